@@ -1,0 +1,201 @@
+"""What the training worker is told: plain data, absolute paths, no defaults that change a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pamp_pipelines.errors import InputError
+
+Precision = Literal["fp32", "bf16", "fp16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
+Recompute = Literal["none", "selective", "full"]
+Determinism = Literal["exact", "fast"]
+DecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root"]
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class Optimizer(_Plain):
+    """AdamW with decoupled weight decay and a learning-rate curve over the whole run."""
+
+    lr: Annotated[float, Field(gt=0.0)]
+    min_lr: Annotated[float, Field(ge=0.0)]
+    decay_style: DecayStyle
+    warmup_iterations: NonNegativeInt
+    weight_decay: Annotated[float, Field(ge=0.0)]
+    beta1: Probability
+    beta2: Probability
+    eps: Annotated[float, Field(gt=0.0)]
+    clip_grad: Annotated[float, Field(ge=0.0)]
+    """Largest global L2 norm of the gradient; 0 switches clipping off."""
+
+
+class Dropout(_Plain):
+    """Probabilities of zeroing an activation while training."""
+
+    hidden: Probability
+    attention: Probability
+
+
+class Parallelism(_Plain):
+    """How the model and the batch are divided among processes."""
+
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    context: PositiveInt = 1
+    expert: PositiveInt = 1
+    sequence_parallel: bool = False
+    distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+
+
+class CheckpointPolicy(_Plain):
+    """When weights and optimizer state are written and which of them stay."""
+
+    interval: PositiveInt
+    """Iterations between two saves."""
+    keep_every: PositiveInt | None = None
+    """Keep a checkpoint whose step is a multiple of this; None keeps none for that reason."""
+    keep_last: PositiveInt = 2
+    """Number of newest resume points that stay besides the kept ones."""
+
+
+class Validation(_Plain):
+    """When the whole held-out split is measured."""
+
+    interval: PositiveInt
+    """Iterations between two measurements; the last iteration is always measured."""
+
+
+class WeightedShards(_Plain):
+    """One corpus of the training blend."""
+
+    prefix: Path
+    """Megatron IndexedDataset prefix: the path without `.bin` and `.idx`."""
+    weight: Annotated[float, Field(gt=0.0)]
+    """Share of the training tokens drawn from this corpus, relative to the other weights."""
+
+
+class HeldOutShards(_Plain):
+    """The held-out split of one corpus."""
+
+    corpus: str
+    prefix: Path
+
+
+class TrainJob(_Plain):
+    """Everything one version of one training run needs. Token ids and sizes are data here, never read from a tokenizer."""
+
+    name: str
+    """`model/training_config/v0001`, for logs and events."""
+    run_dir: Path
+    """The version directory: `job.json events.jsonl metrics.jsonl logs/ tensorboard/ checkpoints/`."""
+    hf_config: dict[str, Any]
+    """The content of the model's Hugging Face `config.json`."""
+    template_dir: Path
+    """The `hf_template/` of the megatron_checkpoint artifact."""
+    pretrained_checkpoint: Path | None
+    """Directory with `latest_checkpointed_iteration.txt` to start from; None starts from random weights."""
+    vocab_size: PositiveInt
+    """Rows of the embedding before padding: `config.vocab_size`, never the tokenizer's length."""
+    eod_id: NonNegativeInt
+    """Token that ends a document in the shards."""
+
+    train: tuple[WeightedShards, ...] = Field(min_length=1)
+    heldout: tuple[HeldOutShards, ...] = ()
+
+    sequence_length: PositiveInt
+    """Tokens per sample."""
+    iterations: PositiveInt
+    """Optimizer steps of the whole run, counted from its start and not from the last resume."""
+    global_batch_size: PositiveInt
+    """Samples per optimizer step, over all processes."""
+    micro_batch_size: PositiveInt
+    """Samples per forward pass of one process."""
+    optimizer: Optimizer
+    dropout: Dropout
+    precision: Precision
+    parallelism: Parallelism = Parallelism()
+    recompute: Recompute = "none"
+    checkpoint: CheckpointPolicy
+    validation: Validation
+    cadence: tuple[NonNegativeInt, ...] = ()
+    """Steps whose checkpoint must exist and be kept, besides the interval; the last step is always saved."""
+    seed: NonNegativeInt
+    """Seed of initialisation and dropout."""
+    data_seed: NonNegativeInt
+    """Seed of the order of training samples."""
+    determinism: Determinism
+    """`exact`: a run repeated or resumed on the same layout gives the same bits; `fast`: whatever is fastest."""
+    log_interval: PositiveInt = 1
+    """Iterations between two metric records."""
+    world_size: PositiveInt = 1
+    megatron_args: dict[str, Any] = {}
+    """Further Megatron flags by name, without dashes in front."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainJob:
+        model_parallel = self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context
+        if self.world_size % model_parallel:
+            raise ValueError(
+                f"world_size {self.world_size} is not a multiple of tensor x pipeline x context = {model_parallel}"
+            )
+        if self.global_batch_size % (self.micro_batch_size * self.data_parallel):
+            raise ValueError(
+                f"global_batch_size {self.global_batch_size} is not a multiple of micro_batch_size "
+                f"{self.micro_batch_size} x data parallel {self.data_parallel}"
+            )
+        late = [step for step in self.cadence if step > self.iterations]
+        if late:
+            raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")
+        paths = [self.run_dir, self.template_dir, *(shards.prefix for shards in (*self.train, *self.heldout))]
+        relative = [str(path) for path in paths if not path.is_absolute()]
+        if relative:
+            raise ValueError(f"paths must be absolute: {relative}")
+        return self
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of model replicas, each of which sees its own samples."""
+        return self.world_size // (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context)
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where Megatron writes `iter_*` and its tracker file."""
+        return self.run_dir / "checkpoints"
+
+    @property
+    def events_path(self) -> Path:
+        """The event log that the orchestrator tails."""
+        return self.run_dir / "events.jsonl"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON object per logged iteration."""
+        return self.run_dir / "metrics.jsonl"
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        """Tokens the model is trained on in one optimizer step."""
+        return self.global_batch_size * self.sequence_length
+
+
+def read_job(path: Path) -> TrainJob:
+    """The job in a JSON file.
+
+    Raises:
+        InputError: the file cannot be read or does not describe a job.
+    """
+    try:
+        return TrainJob.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a training job: {error}") from error
