@@ -1,0 +1,1 @@
+"""Artifacts on storage: identity, manifest, atomic publish, lookup, events."""

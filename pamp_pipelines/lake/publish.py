@@ -1,0 +1,144 @@
+"""Writing artifacts: a directory appears under its final name whole, or not at all."""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.errors import PampError
+from pamp_pipelines.lake.artifact import Artifact
+from pamp_pipelines.lake.atomic import fsync_dir, fsync_file, write_text
+from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, CheckResult, FileEntry, Manifest, content_hash
+from pamp_pipelines.lake.producer import producer
+
+
+@dataclass
+class Draft:
+    """An artifact being written: put files into ``dir``, fill ``stats`` and ``checks``."""
+
+    dir: Path
+    stats: dict[str, Any] = field(default_factory=dict)
+    checks: list[CheckResult] = field(default_factory=list)
+    location: str | None = None
+    _artifact: Artifact | None = None
+
+    @property
+    def artifact(self) -> Artifact:
+        """The finished artifact; only after the ``with`` block."""
+        if self._artifact is None:
+            raise RuntimeError("the artifact is not published yet")
+        return self._artifact
+
+
+def file_entries(root: Path) -> list[FileEntry]:
+    """Size and hash of every file below ``root`` but the manifest, sorted by path."""
+    return [
+        FileEntry(path=f.relative_to(root).as_posix(), bytes=f.stat().st_size, sha256=sha256_file(f))
+        for f in sorted(root.rglob("*"))
+        if f.is_file() and f != root / MANIFEST
+    ]
+
+
+def utc_now() -> str:
+    """Current time, UTC, ISO 8601 with seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def as_ref(input: Artifact | ArtifactRef) -> ArtifactRef:
+    return input.ref if isinstance(input, Artifact) else input
+
+
+@contextlib.contextmanager
+def lock(final: Path) -> Iterator[None]:
+    """Hold the right to build ``final``; a second process waits here and then finds it finished.
+
+    The lock is an flock on a sibling file: the kernel drops it with its holder, so a killed build blocks nobody.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with (final.parent / f".{final.name}.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def sweep(final: Path) -> None:
+    """Remove what killed builds of ``final`` left; call while holding its lock."""
+    for leftover in final.parent.glob(f".{final.name}.*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def publish(
+    final: Path,
+    *,
+    kind: str,
+    id: str,
+    inputs: Sequence[Artifact | ArtifactRef] = (),
+    declaration: dict[str, Any] | None = None,
+) -> Iterator[Draft]:
+    """Build an artifact in a temporary sibling of ``final`` and rename it when the block ends without an error.
+
+    Every file is hashed and fsynced before the manifest is written; the rename comes last. An artifact already at
+    ``final`` is replaced. On an error, and on a full disk, nothing is left behind.
+
+    Raises:
+        PampError: the disk is full; names the folder.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    sweep(final)
+    token = secrets.token_hex(4)
+    draft = Draft(final.parent / f".{final.name}.{token}.partial")
+    draft.dir.mkdir()
+    try:
+        yield draft
+        files = file_entries(draft.dir)
+        for entry in files:
+            fsync_file(draft.dir / entry.path)
+        for folder in {draft.dir, *(f for f in draft.dir.rglob("*") if f.is_dir())}:
+            fsync_dir(folder)
+        manifest = Manifest(
+            kind=kind,
+            id=id,
+            content=content_hash(files),
+            created=utc_now(),
+            inputs=tuple(as_ref(i) for i in inputs),
+            declaration=declaration or {},
+            producer=producer(),
+            files=tuple(files),
+            stats=draft.stats,
+            checks=tuple(draft.checks),
+            location=draft.location,
+        )
+        write_text(draft.dir / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+        _replace(draft.dir, final, token)
+    except OSError as error:
+        shutil.rmtree(draft.dir, ignore_errors=True)
+        if error.errno == errno.ENOSPC:
+            raise PampError(f"{final.parent}: no space left on the disk; free some and run again.") from error
+        raise
+    except BaseException:
+        shutil.rmtree(draft.dir, ignore_errors=True)
+        raise
+    draft._artifact = Artifact(final, manifest)
+
+
+def _replace(source: Path, final: Path, token: str) -> None:
+    """Rename a directory over another; the old one is moved aside first, since rename needs an empty target."""
+    old = final.parent / f".{final.name}.{token}.old.partial"
+    if final.exists():
+        os.rename(final, old)
+    try:
+        os.rename(source, final)
+    except BaseException:
+        if old.exists():
+            os.rename(old, final)
+        raise
+    fsync_dir(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
