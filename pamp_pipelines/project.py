@@ -43,7 +43,7 @@ class Project:
 
     @classmethod
     def discover(cls, start: Path | None = None) -> "Project":
-        """Find the project: ``start``, else ``PAMP_PROJECT``, else upward from here, else the editable install's folder.
+        """Find the project: ``start``, ``PAMP_PROJECT``, upward from the current folder, the editable install's folder.
 
         Raises:
             InputError: nothing found; the message lists what was tried.

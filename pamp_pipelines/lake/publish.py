@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import errno
 import fcntl
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -133,12 +132,12 @@ def _replace(source: Path, final: Path, token: str) -> None:
     """Rename a directory over another; the old one is moved aside first, since rename needs an empty target."""
     old = final.parent / f".{final.name}.{token}.old.partial"
     if final.exists():
-        os.rename(final, old)
+        final.rename(old)
     try:
-        os.rename(source, final)
+        source.rename(final)
     except BaseException:
         if old.exists():
-            os.rename(old, final)
+            old.rename(final)
         raise
     fsync_dir(final.parent)
     shutil.rmtree(old, ignore_errors=True)

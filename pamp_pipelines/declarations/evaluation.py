@@ -1,0 +1,39 @@
+"""An evaluation: which lm-eval tasks score a checkpoint, and how."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from pamp_pipelines.declarations.base import Declaration
+
+
+class Evaluation(Declaration):
+    """One file in ``assets/evaluations``; its stem names the asset ``eval_scores/<stem>``."""
+
+    description: str = ""
+    """What it measures. Not part of the data version."""
+    owners: tuple[str, ...] = ()
+    """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    """lm-eval task names, names of tasks shipped with this package, or paths of task YAML files in the project."""
+    data: dict[str, str] = {}
+    """Local data of a task: task name to a JSONL file of the project, or to ``held_out`` for the held-out documents of
+    the corpora that the checkpoint was trained on."""
+    num_fewshot: Annotated[int | None, Field(ge=0)] = None
+    """Examples shown before each question; default: the task's own."""
+    limit: PositiveInt | None = None
+    """Score only the first rows of each task; shown beside each score that it cuts."""
+    batch_size: PositiveInt = 1
+    """Requests in one forward pass."""
+    max_length: PositiveInt | None = None
+    """Context in tokens; default: the model's."""
+    generation: dict[str, Any] = {}
+    """Generation arguments over the task's own, e.g. ``{max_gen_toks: 256}``."""
+    apply_chat_template: bool = False
+    """Wrap prompts in the tokenizer's chat template."""
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """Arithmetic of the forward pass; ``auto`` takes the export's."""
+    bootstrap_iterations: Annotated[int, Field(ge=0)] = 0
+    """Resamples for standard errors that have no closed form; 0 leaves those out."""
+    seed: int = 1234
+    """Seed of few-shot sampling and generation."""

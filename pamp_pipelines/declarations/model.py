@@ -1,0 +1,62 @@
+"""A model: an existing Hugging Face model, or an architecture to be trained from scratch."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from pamp_pipelines.declarations.base import Declaration
+
+
+class HuggingFaceSource(Declaration):
+    """A local directory, or a hub id with a pinned revision. Architecture and tokenizer are read from it."""
+
+    path: str | None = None
+    """HF directory with config.json, safetensors and tokenizer; relative paths start at the project's root."""
+    id: str | None = None
+    """Hub repository, e.g. ``Qwen/Qwen3-0.6B``. Needs ``revision``."""
+    revision: str | None = None
+    """Commit hash of the hub repository: a branch name would let the weights change under the same declaration."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.id is None):
+            raise ValueError("give either `path` or `id` with `revision`")
+        if self.id is not None and not self.revision:
+            raise ValueError(
+                "`id` needs `revision` (a commit hash), so that the same declaration gives the same weights"
+            )
+        if self.path is not None and self.revision is not None:
+            raise ValueError("`revision` belongs to a hub `id`, not to a `path`")
+        return self
+
+
+class FromScratch(Declaration):
+    """An architecture without weights."""
+
+    config: Annotated[dict[str, Any], Field(min_length=1)]
+    """Contents of an HF ``config.json``: architectures, hidden_size, num_hidden_layers, …"""
+    tokenizer: str
+    """``tokenizer.json``, SentencePiece ``tokenizer.model``, or a directory that holds one."""
+
+
+class Model(Declaration):
+    """One file in ``assets/models``; its stem is the partition key."""
+
+    description: str = ""
+    """What it is. Not part of the data version."""
+    licence: str = "unknown"
+    """Licence of the weights; ``unknown`` warns on the export's model card."""
+    owners: tuple[str, ...] = ()
+    """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
+    hf: HuggingFaceSource | None = None
+    """An existing model. Exactly one of ``hf`` and ``from_scratch``."""
+    from_scratch: FromScratch | None = None
+    """A new model with random weights. Exactly one of ``hf`` and ``from_scratch``."""
+    eod: str | None = None
+    """Token that ends a document in the shards; default: the tokenizer's eos token."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.hf is None) == (self.from_scratch is None):
+            raise ValueError("give exactly one of `hf` and `from_scratch`")
+        return self

@@ -1,0 +1,169 @@
+"""A training config: what is trained on, for how long, and how."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pamp_pipelines.declarations.base import Declaration, Name
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+class Optimizer(Declaration):
+    """AdamW and its learning-rate schedule. Megatron's own defaults are never inherited."""
+
+    lr: PositiveFloat
+    """Peak learning rate."""
+    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    """Learning rate at the end of the decay."""
+    decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
+    """Shape of the decay after warm-up."""
+    warmup_iterations: NonNegativeInt = 0
+    """Iterations of linear warm-up from 0."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Decoupled weight decay; biases and norms are exempt."""
+    beta1: Probability = 0.9
+    """Decay of the first moment."""
+    beta2: Probability = 0.95
+    """Decay of the second moment."""
+    eps: PositiveFloat = 1e-8
+    """Added to the denominator."""
+    clip_grad: Annotated[float, Field(ge=0)] = 1.0
+    """Global gradient norm that is clipped to; 0 clips nothing."""
+
+
+class Dropout(Declaration):
+    """Probabilities of dropping an activation. Megatron's default of 0.1 is never inherited."""
+
+    hidden: Probability = 0.0
+    """After attention and MLP."""
+    attention: Probability = 0.0
+    """On attention probabilities."""
+
+
+class Parallelism(Declaration):
+    """Sizes of the parallel groups; data parallelism is what the profile's processes leave."""
+
+    tensor: PositiveInt = 1
+    """Tensor-parallel size (tp): splits each layer. Must divide the attention heads."""
+    pipeline: PositiveInt = 1
+    """Pipeline-parallel size (pp): splits the layers. Must divide their number."""
+    context: PositiveInt = 1
+    """Context-parallel size (cp): splits the sequence."""
+    expert: PositiveInt = 1
+    """Expert-parallel size (ep): splits the experts of a mixture."""
+    sequence_parallel: bool = False
+    """Split norms and dropout along the sequence within a tensor-parallel group."""
+    distributed_optimizer: bool = True
+    """Split optimizer state over data-parallel ranks."""
+    overlap_grad_reduce: bool = False
+    """Reduce gradients while the backward pass runs."""
+    overlap_param_gather: bool = False
+    """Gather parameters while the forward pass runs. Needs ``overlap_grad_reduce``."""
+
+    @property
+    def model_parallel(self) -> int:
+        """Processes that hold one copy of the model."""
+        return self.tensor * self.pipeline * self.context
+
+
+class Checkpointing(Declaration):
+    """When the run is saved and what is kept."""
+
+    interval: PositiveInt
+    """Iterations between saves; a killed run loses at most this many."""
+    keep_every: PositiveInt | None = None
+    """Keep each checkpoint whose step is a multiple of this; others are rolling resume points."""
+    keep_last: PositiveInt = 2
+    """Newest resume points that stay on disk."""
+
+
+class Validation(Declaration):
+    """Loss on every held-out token of the blend's corpora, over the same windows each time."""
+
+    interval: PositiveInt
+    """Iterations between validations; there is always one at the end."""
+
+
+class EvaluationCadence(Declaration):
+    """Which checkpoints are exported and scored."""
+
+    every: PositiveInt | None = None
+    """Keep and score each checkpoint whose step is a multiple of this."""
+    final: bool = True
+    """Keep and score the last checkpoint."""
+    steps: tuple[PositiveInt, ...] = ()
+    """Further steps to keep and score."""
+
+
+class TrainingConfig(Declaration):
+    """One file in ``assets/training_configs``; its stem is the partition key."""
+
+    description: str = ""
+    """What it is for. Not part of the data version."""
+    owners: tuple[str, ...] = ()
+    """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
+    models: tuple[Name, ...] | None = None
+    """Models it may train; default: every declared model."""
+    corpora: Annotated[dict[Name, PositiveFloat], Field(min_length=1)]
+    """The blend: corpus to weight, in shares of tokens; normalised to 1."""
+    sequence_length: PositiveInt
+    """Tokens in a training sample."""
+    tokens: PositiveInt | None = None
+    """Tokens to train on; rounded down to whole global batches. Exactly one of ``tokens`` and ``iterations``."""
+    iterations: PositiveInt | None = None
+    """Optimizer steps. Exactly one of ``tokens`` and ``iterations``."""
+    global_batch_size: PositiveInt
+    """Samples in an optimizer step, over all processes."""
+    micro_batch_size: PositiveInt = 1
+    """Samples in one forward pass of one process; gradient accumulation makes up the rest."""
+    optimizer: Optimizer
+    """AdamW and its learning-rate schedule."""
+    dropout: Dropout = Dropout()
+    """Regularisation; off by default, as Llama and Qwen are trained."""
+    precision: Precision = "bf16"
+    """Arithmetic of the forward and backward pass; fp8 needs Hopper or newer."""
+    parallelism: Parallelism = Parallelism()
+    """Sizes of the parallel groups."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations to compute again in the backward pass instead of keeping them."""
+    checkpoint: Checkpointing
+    """When the run is saved and what is kept."""
+    validation: Validation
+    """Loss on the held-out documents."""
+    evaluation: EvaluationCadence = EvaluationCadence()
+    """Which checkpoints are exported and scored."""
+    profile: Name = "local"
+    """Compute profile in ``resources/``. Not part of the data version."""
+    cron: str | None = None
+    """Cron expression of a scheduled retraining. Not part of the data version."""
+    seed: int = 1234
+    """Seed of initialisation and dropout."""
+    data_seed: int = 1234
+    """Seed of the data order."""
+    determinism: Literal["exact", "fast"] = "exact"
+    """``exact``: equal runs give equal bits, at some cost on GPUs; ``fast``: the fastest kernels."""
+    log_interval: PositiveInt = 1
+    """Iterations between entries of ``metrics.jsonl`` and TensorBoard."""
+    megatron_args: dict[str, Any] = {}
+    """Any further Megatron argument by name, without the leading dashes, e.g. ``{init-method-std: 0.02}``."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.tokens is None) == (self.iterations is None):
+            raise ValueError("give exactly one of `tokens` and `iterations`")
+        if self.optimizer.min_lr > self.optimizer.lr:
+            raise ValueError(f"`optimizer.min_lr` {self.optimizer.min_lr} is above `optimizer.lr` {self.optimizer.lr}")
+        if self.parallelism.overlap_param_gather and not self.parallelism.overlap_grad_reduce:
+            raise ValueError("`parallelism.overlap_param_gather` needs `overlap_grad_reduce`")
+        return self
+
+    @property
+    def train_iterations(self) -> int:
+        """Optimizer steps, resolved from ``tokens`` when those are given."""
+        if self.iterations is not None:
+            return self.iterations
+        assert self.tokens is not None
+        return self.tokens // (self.sequence_length * self.global_batch_size)
