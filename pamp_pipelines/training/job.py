@@ -5,75 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from pamp_pipelines.declarations.training_config import (
+    Checkpointing,
+    Dropout,
+    Optimizer,
+    Parallelism,
+    Precision,
+    Validation,
+)
 from pamp_pipelines.errors import InputError
 
-Precision = Literal["fp32", "bf16", "fp16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
-Recompute = Literal["none", "selective", "full"]
-Determinism = Literal["exact", "fast"]
-DecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root"]
-
-PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
-Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class _Plain(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class Optimizer(_Plain):
-    """AdamW with decoupled weight decay and a learning-rate curve over the whole run."""
-
-    lr: Annotated[float, Field(gt=0.0)]
-    min_lr: Annotated[float, Field(ge=0.0)]
-    decay_style: DecayStyle
-    warmup_iterations: NonNegativeInt
-    weight_decay: Annotated[float, Field(ge=0.0)]
-    beta1: Probability
-    beta2: Probability
-    eps: Annotated[float, Field(gt=0.0)]
-    clip_grad: Annotated[float, Field(ge=0.0)]
-    """Largest global L2 norm of the gradient; 0 switches clipping off."""
-
-
-class Dropout(_Plain):
-    """Probabilities of zeroing an activation while training."""
-
-    hidden: Probability
-    attention: Probability
-
-
-class Parallelism(_Plain):
-    """How the model and the batch are divided among processes."""
-
-    tensor: PositiveInt = 1
-    pipeline: PositiveInt = 1
-    context: PositiveInt = 1
-    expert: PositiveInt = 1
-    sequence_parallel: bool = False
-    distributed_optimizer: bool = False
-    overlap_grad_reduce: bool = False
-    overlap_param_gather: bool = False
-
-
-class CheckpointPolicy(_Plain):
-    """When weights and optimizer state are written and which of them stay."""
-
-    interval: PositiveInt
-    """Iterations between two saves."""
-    keep_every: PositiveInt | None = None
-    """Keep a checkpoint whose step is a multiple of this; None keeps none for that reason."""
-    keep_last: PositiveInt = 2
-    """Number of newest resume points that stay besides the kept ones."""
-
-
-class Validation(_Plain):
-    """When the whole held-out split is measured."""
-
-    interval: PositiveInt
-    """Iterations between two measurements; the last iteration is always measured."""
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class WeightedShards(_Plain):
@@ -124,27 +72,28 @@ class TrainJob(_Plain):
     optimizer: Optimizer
     dropout: Dropout
     precision: Precision
-    parallelism: Parallelism = Parallelism()
-    recompute: Recompute = "none"
-    checkpoint: CheckpointPolicy
+    parallelism: Parallelism
+    recompute: Literal["none", "selective", "full"]
+    checkpoint: Checkpointing
     validation: Validation
     cadence: tuple[NonNegativeInt, ...] = ()
     """Steps whose checkpoint must exist and be kept, besides the interval; the last step is always saved."""
-    seed: NonNegativeInt
-    """Seed of initialisation and dropout."""
+    seed: PositiveInt
+    """Seed of initialisation and dropout; Megatron refuses 0."""
     data_seed: NonNegativeInt
     """Seed of the order of training samples."""
-    determinism: Determinism
+    determinism: Literal["exact", "fast"]
     """`exact`: a run repeated or resumed on the same layout gives the same bits; `fast`: whatever is fastest."""
-    log_interval: PositiveInt = 1
+    log_interval: PositiveInt
     """Iterations between two metric records."""
-    world_size: PositiveInt = 1
+    world_size: PositiveInt
+    """Processes of the whole run: nodes x processes per node."""
     megatron_args: dict[str, Any] = {}
     """Further Megatron flags by name, without dashes in front."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainJob:
-        model_parallel = self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context
+        model_parallel = self.parallelism.model_parallel
         if self.world_size % model_parallel:
             raise ValueError(
                 f"world_size {self.world_size} is not a multiple of tensor x pipeline x context = {model_parallel}"
@@ -166,7 +115,7 @@ class TrainJob(_Plain):
     @property
     def data_parallel(self) -> int:
         """Number of model replicas, each of which sees its own samples."""
-        return self.world_size // (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context)
+        return self.world_size // self.parallelism.model_parallel
 
     @property
     def checkpoints_dir(self) -> Path:
