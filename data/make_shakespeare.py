@@ -110,8 +110,11 @@ def write_corpus(texts: Path) -> list[str]:
 
 
 def write_tokenizer(documents: list[str]) -> None:
-    """Byte-level BPE. Documents are separated by END_OF_TEXT alone, which is therefore also the beginning-of-text token:
-    a token that training never shows would make every likelihood after it meaningless."""
+    """Byte-level BPE.
+
+    Documents are separated by END_OF_TEXT alone, which is therefore also the beginning-of-text token: a token that
+    training never shows would make every likelihood after it meaningless.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -138,10 +141,8 @@ def write_tokenizer(documents: list[str]) -> None:
     }
     (TOKENIZER / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     tokens = sum(len(tokenizer.encode(document).ids) for document in documents)
-    characters = sum(map(len, documents))
-    print(
-        f"tokenizer: {tokenizer.get_vocab_size()} tokens, {characters / tokens:.2f} characters a token, {tokens:,} tokens"
-    )
+    ratio = sum(map(len, documents)) / tokens
+    print(f"tokenizer: vocabulary {tokenizer.get_vocab_size()}, {tokens:,} tokens, {ratio:.2f} characters a token")
 
 
 if __name__ == "__main__":

