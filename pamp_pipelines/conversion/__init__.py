@@ -1,0 +1,1 @@
+"""Streaming conversion between Hugging Face directories and Megatron `torch_dist` checkpoints."""

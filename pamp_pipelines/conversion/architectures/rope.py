@@ -1,0 +1,79 @@
+"""Rotary position embeddings: what config.json declares, and whether Megatron's training loop applies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pamp_pipelines.conversion.architectures.table import Config, Value
+from pamp_pipelines.errors import InputError
+
+# megatron-core 0.19.2: `gpt_config_from_args` copies --use-rope-scaling but not --rope-scaling-factor, so every model gets
+# GPTModelConfig's default of 8; RotaryEmbedding._apply_scaling fixes the three other constants in its signature.
+_APPLIED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """theta: base of the inverse frequencies. kind: `default`, `llama3`, `linear`, `yarn`, … scaling: its parameters."""
+
+    theta: float
+    kind: str
+    scaling: dict[str, Any]
+
+
+def rope_of(config: Config) -> Rope:
+    """Reads `rope_parameters` (transformers 5) or `rope_theta` with `rope_scaling` (before), as transformers does."""
+    parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(parameters, dict):
+        raise InputError(f"config.json: rope_parameters is {parameters!r}; expected a mapping")
+    theta = parameters.get("rope_theta", config.get("rope_theta"))
+    if theta is None:
+        theta = 10000.0  # PreTrainedConfig.default_theta
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+        raise InputError(f"config.json: rope_theta is {theta!r}; expected a positive number")
+    kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
+    return Rope(
+        float(theta), kind, {k: v for k, v in parameters.items() if k not in ("rope_theta", "rope_type", "type")}
+    )
+
+
+def rope_arguments(config: Config) -> dict[str, Value]:
+    """Megatron arguments of the position embedding.
+
+    `rotary_base` is an integer where it can be, since Megatron parses it as one: transformers writes 10000.0.
+    """
+    rope = rope_of(config)
+    base: Value = int(rope.theta) if rope.theta.is_integer() else rope.theta
+    arguments: dict[str, Value] = {
+        "position_embedding_type": "rope",
+        "rotary_base": base,
+        "rotary_percent": 1.0,
+        "use_rope_scaling": rope.kind == "llama3",
+    }
+    if rope.kind == "llama3":
+        arguments["rope_scaling_factor"] = float(rope.scaling.get("factor", 0.0))
+    return arguments
+
+
+def rope_unsupported(config: Config) -> list[str]:
+    """Rotary settings that Megatron's training loop would silently replace by its own."""
+    rope = rope_of(config)
+    problems = []
+    if not rope.theta.is_integer():
+        problems.append(f"rope_theta is {rope.theta}: Megatron's --rotary-base is an integer")
+    partial = config.get("partial_rotary_factor", rope.scaling.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        problems.append(f"partial_rotary_factor is {partial}: the tables describe whole rotary heads")
+    if rope.kind == "llama3":
+        given = dict(rope.scaling)
+        if config.get("original_max_position_embeddings") is not None:
+            given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+        for field, applied in _APPLIED.items():
+            if given.get(field) != applied:
+                problems.append(
+                    f"rope scaling {field} is {given.get(field)}: Megatron's training loop always applies {applied:g}"
+                )
+    elif rope.kind != "default":
+        problems.append(f"rope scaling of type {rope.kind!r}: Megatron's training loop has only that of Llama 3")
+    return problems
