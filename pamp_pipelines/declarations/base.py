@@ -1,16 +1,35 @@
 """Common base of all declarations."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, StringConstraints
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 """Names become partition keys, directory names and URL parts; commas, bars and slashes break each of these."""
 
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]
+MAX_NAME = 100
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=MAX_NAME)]
+
+
+def _whole_number(value: Any) -> Any:
+    """``1e9`` is how people write a billion tokens; YAML reads it as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Count = Annotated[PositiveInt, BeforeValidator(_whole_number, json_schema_input_type=int)]
+"""A large number of things, also in exponent form."""
+
+
+class Inconsistent(ValueError):
+    """Fields that do not fit together: each a dotted field and what is wrong with it."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{field}: {message}" for field, message in problems))
 
 
 class Declaration(BaseModel):
     """Immutable, and no unknown field goes unnoticed. Attribute docstrings become the JSON schema's descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)

@@ -30,7 +30,8 @@ class Corpus(Declaration):
     sources: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files, globs or fsspec URLs, read in this order; relative paths start at the project's root."""
     format: CorpusFormat
-    """``jsonl``: a JSON object a line; ``parquet``: a row; ``text``: a file is one document. .gz .zst .bz2 .xz are read."""
+    """``jsonl``: a JSON object a line; ``parquet``: a row; ``text``: a file is one document. Compression goes by
+    suffix: .gz, .zst, .bz2, .xz."""
     text_field: str = "text"
     """Field (jsonl) or column (parquet) that holds the text; ``meta.text`` goes into objects. Unused for ``text``."""
     on_error: Literal["stop", "drop"] = "stop"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.base import Declaration, Inconsistent
 
 
 class HuggingFaceSource(Declaration):
@@ -20,13 +20,13 @@ class HuggingFaceSource(Declaration):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.id is None):
-            raise ValueError("give either `path` or `id` with `revision`")
+            raise Inconsistent(("", "give either `path` or `id` with `revision`"))
         if self.id is not None and not self.revision:
-            raise ValueError(
-                "`id` needs `revision` (a commit hash), so that the same declaration gives the same weights"
+            raise Inconsistent(
+                ("id", "needs `revision`, a commit hash: the same declaration must give the same weights")
             )
         if self.path is not None and self.revision is not None:
-            raise ValueError("`revision` belongs to a hub `id`, not to a `path`")
+            raise Inconsistent(("revision", "belongs to a hub `id`, not to a `path`: remove it"))
         return self
 
 
@@ -58,5 +58,5 @@ class Model(Declaration):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.hf is None) == (self.from_scratch is None):
-            raise ValueError("give exactly one of `hf` and `from_scratch`")
+            raise Inconsistent(("", "give exactly one of `hf` and `from_scratch`"))
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pamp_pipelines.declarations.base import Declaration, Name
+from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, Name
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -111,9 +111,9 @@ class TrainingConfig(Declaration):
     """The blend: corpus to weight, in shares of tokens; normalised to 1."""
     sequence_length: PositiveInt
     """Tokens in a training sample."""
-    tokens: PositiveInt | None = None
+    tokens: Count | None = None
     """Tokens to train on; rounded down to whole global batches. Exactly one of ``tokens`` and ``iterations``."""
-    iterations: PositiveInt | None = None
+    iterations: Count | None = None
     """Optimizer steps. Exactly one of ``tokens`` and ``iterations``."""
     global_batch_size: PositiveInt
     """Samples in an optimizer step, over all processes."""
@@ -152,12 +152,21 @@ class TrainingConfig(Declaration):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        problems: list[tuple[str, str]] = []
         if (self.tokens is None) == (self.iterations is None):
-            raise ValueError("give exactly one of `tokens` and `iterations`")
-        if self.optimizer.min_lr > self.optimizer.lr:
-            raise ValueError(f"`optimizer.min_lr` {self.optimizer.min_lr} is above `optimizer.lr` {self.optimizer.lr}")
+            problems.append(("", "give exactly one of `tokens` and `iterations`"))
+        elif self.tokens is not None and self.train_iterations < 1:
+            batch = self.sequence_length * self.global_batch_size
+            problems.append(
+                ("tokens", f"{self.tokens} are less than one global batch of {batch} tokens: raise `tokens`")
+            )
+        schedule = self.optimizer
+        if schedule.min_lr > schedule.lr:
+            problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))
         if self.parallelism.overlap_param_gather and not self.parallelism.overlap_grad_reduce:
-            raise ValueError("`parallelism.overlap_param_gather` needs `overlap_grad_reduce`")
+            problems.append(("parallelism.overlap_param_gather", "needs `overlap_grad_reduce: true`"))
+        if problems:
+            raise Inconsistent(*problems)
         return self
 
     @property

@@ -1,0 +1,184 @@
+"""All declarations of a project by name, read at once and reported at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.corpus import Corpus
+from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.declarations.files import list_declarations
+from pamp_pipelines.declarations.model import Model
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.suggest import did_you_mean
+from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.declarations.validate import read_declaration
+from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted
+from pamp_pipelines.errors import DeclarationError, InputError, Problem
+from pamp_pipelines.project import Project
+
+KINDS: Mapping[str, type[Declaration]] = {
+    "corpus": Corpus,
+    "model": Model,
+    "training_config": TrainingConfig,
+    "evaluation": Evaluation,
+    "profile": ComputeProfile,
+}
+"""Kind of declaration to its pydantic model."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything that a project declares; each mapping is sorted by name."""
+
+    project: Project
+    corpora: dict[str, Corpus] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+    training_configs: dict[str, TrainingConfig] = field(default_factory=dict)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    profiles: dict[str, ComputeProfile] = field(default_factory=dict)
+    documents: dict[tuple[str, str], YamlDocument] = field(default_factory=dict, repr=False, compare=False)
+    """Source files with the lines of their fields, by kind and name."""
+
+    def corpus(self, name: str) -> Corpus:
+        """Raises InputError when no such corpus is declared; so do the four lookups below."""
+        return _lookup("corpus", name, self.corpora)
+
+    def model(self, name: str) -> Model:
+        return _lookup("model", name, self.models)
+
+    def training_config(self, name: str) -> TrainingConfig:
+        return _lookup("training config", name, self.training_configs)
+
+    def evaluation(self, name: str) -> Evaluation:
+        return _lookup("evaluation", name, self.evaluations)
+
+    def profile(self, name: str) -> ComputeProfile:
+        return _lookup("profile", name, self.profiles)
+
+    def file_of(self, kind: str, name: str) -> Path:
+        """The YAML file of a declaration; ``kind`` is a key of ``KINDS``."""
+        return folder_of(self.project, kind) / f"{name}.yaml"
+
+    def problem(self, kind: str, name: str, loc: Loc, message: str) -> Problem:
+        """A problem of one field of a declaration, with its file and line."""
+        document = self.documents.get((kind, name))
+        return Problem(self.file_of(kind, name), document.line_of(loc) if document else 0, dotted(loc), message)
+
+    def models_of(self, config: str) -> list[str]:
+        """Models that a training config may train, sorted."""
+        listed = self.training_config(config).models
+        return sorted(self.models) if listed is None else sorted(set(listed) & set(self.models))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """All declared pairs of a model and a training config, sorted."""
+        return sorted((model, config) for config in self.training_configs for model in self.models_of(config))
+
+    def require_pair(self, model: str, config: str) -> None:
+        """Raises InputError, naming the file, when the config is not for the model."""
+        self.model(model)
+        if model not in self.models_of(config):
+            raise InputError(
+                f"{self.file_of('training_config', config)}: models: {model!r} is not listed, so {config!r} does not "
+                f"train it. Add it there, or take one of {', '.join(self.models_of(config)) or 'none'}."
+            )
+
+    def blend(self, config: str) -> dict[str, float]:
+        """Corpora of a training config with weights that sum to 1, sorted by corpus."""
+        weights = self.training_config(config).corpora
+        total = sum(weights.values())
+        return {corpus: weights[corpus] / total for corpus in sorted(weights)}
+
+
+def folder_of(project: Project, kind: str) -> Path:
+    """Folder of the YAML files of a kind of declaration."""
+    folders = {
+        "corpus": project.assets / "corpora",
+        "model": project.assets / "models",
+        "training_config": project.assets / "training_configs",
+        "evaluation": project.assets / "evaluations",
+        "profile": project.resources,
+    }
+    return folders[kind]
+
+
+def load_catalog(project: Project) -> Catalog:
+    """Read and validate every declaration, references between them included.
+
+    What needs a model's architecture is checked by ``cross_checks``.
+
+    Raises:
+        DeclarationError: with every problem of every file.
+    """
+    catalog, problems = read_catalog(project)
+    if problems:
+        raise DeclarationError(problems)
+    return catalog
+
+
+def read_catalog(project: Project) -> tuple[Catalog, list[Problem]]:
+    """The declarations that are valid, and the problems of the others."""
+    problems = _stray_folders(project)
+    valid: dict[str, dict[str, Declaration]] = {kind: {} for kind in KINDS}
+    declared: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    documents: dict[tuple[str, str], YamlDocument] = {}
+    for kind, cls in KINDS.items():
+        files, file_problems = list_declarations(folder_of(project, kind))
+        problems += file_problems
+        for name, path in files.items():
+            declared[kind].add(name)
+            try:
+                document, declaration = read_declaration(path, cls)
+            except DeclarationError as error:
+                problems += error.problems
+                continue
+            documents[kind, name] = document
+            valid[kind][name] = declaration
+    catalog = Catalog(
+        project,
+        corpora=valid["corpus"],  # type: ignore[arg-type]
+        models=valid["model"],  # type: ignore[arg-type]
+        training_configs=valid["training_config"],  # type: ignore[arg-type]
+        evaluations=valid["evaluation"],  # type: ignore[arg-type]
+        profiles=valid["profile"],  # type: ignore[arg-type]
+        documents=documents,
+    )
+    return catalog, problems + _broken_references(catalog, declared)
+
+
+def _lookup[T](kind: str, name: str, declared: Mapping[str, T]) -> T:
+    if name in declared:
+        return declared[name]
+    known = ", ".join(declared) or "none"
+    raise InputError(f"no {kind} {name!r} is declared.{did_you_mean(name, declared)} Declared: {known}.")
+
+
+def _stray_folders(project: Project) -> list[Problem]:
+    """``assets/training_config/`` would otherwise be ignored in silence."""
+    expected = {folder_of(project, kind).name for kind in KINDS if kind != "profile"}
+    if not project.assets.is_dir():
+        return [Problem(project.assets, 0, "", f"is missing: it holds {', '.join(sorted(expected))}")]
+    return [
+        Problem(entry, 0, "", f"is not a folder of declarations.{did_you_mean(entry.name, expected)}")
+        for entry in sorted(project.assets.iterdir())
+        if entry.name not in expected and not entry.name.startswith(".")
+    ]
+
+
+def _broken_references(catalog: Catalog, declared: Mapping[str, set[str]]) -> list[Problem]:
+    """References to what no file declares. A file with problems of its own still counts as declared."""
+    problems: list[Problem] = []
+
+    def check(config: str, kind: str, name: str, loc: Loc) -> None:
+        if name not in declared[kind]:
+            where = f"add {catalog.file_of(kind, name).relative_to(catalog.project.root)}, or change the name"
+            message = f"{name!r} is not a declared {kind}: {where}.{did_you_mean(name, declared[kind])}"
+            problems.append(catalog.problem("training_config", config, loc, message))
+
+    for name, config in catalog.training_configs.items():
+        for corpus in config.corpora:
+            check(name, "corpus", corpus, ("corpora", corpus))
+        for index, model in enumerate(config.models or ()):
+            check(name, "model", model, ("models", index))
+        check(name, "profile", config.profile, ("profile",))
+    return problems

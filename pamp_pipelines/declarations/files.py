@@ -1,0 +1,53 @@
+"""Which files of a folder are declarations, and which are refused."""
+
+import re
+from pathlib import Path
+
+from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN
+from pamp_pipelines.errors import Problem
+
+TASKS = "tasks"
+"""Folder in ``assets/evaluations`` for a project's own lm-eval task YAML files, which are no declarations."""
+
+
+def list_declarations(folder: Path) -> tuple[dict[str, Path], list[Problem]]:
+    """Name to file of each declaration in a folder, sorted, and a problem for whatever else lies there.
+
+    Hidden files are left alone: editors and git put them there. A missing folder declares nothing.
+    """
+    files: dict[str, Path] = {}
+    problems: list[Problem] = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.name.startswith(".") or (path.is_dir() and path.name == TASKS and folder.name == "evaluations"):
+            continue
+        if problem := _refusal(path):
+            problems.append(Problem(path, 0, "", problem))
+        else:
+            files[path.stem] = path
+    return files, problems + _look_alikes(files)
+
+
+def _refusal(path: Path) -> str | None:
+    if path.suffix != ".yaml" or not path.is_file():
+        rename = f": rename it to {path.stem}.yaml" if path.suffix.lower() in (".yml", ".yaml", ".json") else ""
+        return f"is not a declaration, which is a .yaml file{rename or ': move it elsewhere'}"
+    if not re.match(NAME_PATTERN, path.stem):
+        return (
+            f"the name {path.stem!r} is refused: lower-case letters, digits, `.`, `_` and `-` only, and a letter or "
+            "digit first, since it becomes a partition key and a folder. Rename the file"
+        )
+    if len(path.stem) > MAX_NAME:
+        return f"the name has {len(path.stem)} characters: shorten it to {MAX_NAME}"
+    return None
+
+
+def _look_alikes(files: dict[str, Path]) -> list[Problem]:
+    """Names that differ in ``-``, ``_`` and ``.`` only: people mix them up, and Dagster's asset names know only ``_``."""
+    seen: dict[str, Path] = {}
+    problems = []
+    for name, path in files.items():
+        other = seen.setdefault(re.sub(r"[-_.]", "_", name), path)
+        if other != path:
+            message = f"differs from {other.name} in `-`, `_` and `.` only: rename one"
+            problems.append(Problem(path, 0, "", message))
+    return problems

@@ -1,0 +1,102 @@
+"""One YAML file to one declaration, with every problem placed at its line."""
+
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pamp_pipelines.declarations.base import Declaration, Inconsistent
+from pamp_pipelines.declarations.suggest import did_you_mean
+from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted, read_yaml
+from pamp_pipelines.errors import DeclarationError, Problem
+
+
+def read_declaration[D: Declaration](path: Path, cls: type[D]) -> tuple[YamlDocument, D]:
+    """Read and validate one file.
+
+    Raises:
+        DeclarationError: with all problems of the file.
+    """
+    document = read_yaml(path)
+    if not isinstance(document.value, dict):
+        message = f"is a {type(document.value).__name__}, not a mapping of fields such as `description: …`"
+        raise DeclarationError([Problem(path, 1, "", message)])
+    try:
+        # Strict, so that `lr: true` and `seed: "1"` are no numbers; by way of JSON, since strict Python input would ask
+        # for tuples where YAML has lists.
+        return document, cls.model_validate_json(json.dumps(document.value), strict=True)
+    except ValidationError as error:
+        problems = [p for details in error.errors() for p in _problems(document, cls, details)]
+        raise DeclarationError(problems) from error
+
+
+def _problems(document: YamlDocument, cls: type[Declaration], error: ErrorDetails) -> list[Problem]:
+    loc: Loc = tuple(part for part in error["loc"] if part != "[key]")
+    cause = (error.get("ctx") or {}).get("error")
+    if isinstance(cause, Inconsistent):
+        places = [((*loc, *(field.split(".") if field else ())), message) for field, message in cause.problems]
+    else:
+        places = [(loc, _message(cls, loc, error))]
+    return [Problem(document.path, document.line_of(place), dotted(place), message) for place, message in places]
+
+
+def _message(cls: type[Declaration], loc: Loc, error: ErrorDetails) -> str:
+    given = error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            fields = _fields_at(cls, loc[:-1])
+            hint = did_you_mean(str(loc[-1]), fields) or f" Known: {', '.join(fields)}."
+            return f"unknown field.{hint}"
+        case "missing":
+            return f"is required: {_docstring(cls, loc)}".rstrip(": ")
+        case "string_type" if isinstance(given, int | float):
+            return f"must be text, but {given!r} is a {type(given).__name__}: quote it"
+        case "int_type" | "float_type" | "bool_type" if isinstance(given, str):
+            return f"must be {_plain_type(error['type'])}, but {given!r} is text: remove the quotes, or correct it"
+        case "string_pattern_mismatch":
+            return f"{given!r} is not a name: lower-case letters, digits, `.`, `_` and `-`, a letter or digit first"
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{message}, not {_shown(given)}"
+
+
+def _plain_type(kind: str) -> str:
+    return {"int_type": "a whole number", "float_type": "a number", "bool_type": "true or false"}[kind]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _docstring(cls: type[Declaration], loc: Loc) -> str:
+    model = _model_at(cls, loc[:-1])
+    field = model.model_fields.get(str(loc[-1])) if model else None
+    return (field.description or "").split(". ")[0] if field else ""
+
+
+def _fields_at(cls: type[Declaration], loc: Loc) -> list[str]:
+    model = _model_at(cls, loc)
+    return list(model.model_fields) if model else []
+
+
+def _model_at(cls: type[BaseModel], loc: Loc) -> type[BaseModel] | None:
+    """The pydantic model that holds the fields at a place."""
+    for part in loc:
+        field = cls.model_fields.get(str(part))
+        nested = next(filter(_is_model, _parts(field.annotation)), None) if field else None
+        if nested is None:
+            return None
+        cls = nested
+    return cls
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """The annotation itself, or the members of a union such as ``HuggingFaceSource | None``."""
+    return [annotation, *typing.get_args(annotation)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
