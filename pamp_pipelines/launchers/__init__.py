@@ -1,0 +1,6 @@
+"""Running a worker somewhere: start, supervise, tail its events, cancel, find again."""
+
+from pamp_pipelines.launchers.base import Handle, Launcher, Status, WorkerSpec
+from pamp_pipelines.launchers.worker import launcher_for, run_worker
+
+__all__ = ["Handle", "Launcher", "Status", "WorkerSpec", "launcher_for", "run_worker"]
