@@ -1,0 +1,281 @@
+"""One evaluation through lm-eval's Python API, and its result as rows of the score table.
+
+Imported by the worker alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lm_eval.utils
+from datasets import Dataset
+from jinja2.sandbox import SandboxedEnvironment
+from lm_eval import simple_evaluate
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks import TaskManager
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.job import EvaluateJob, EvaluationSpec, TaskSpec
+from pamp_pipelines.evaluation.model import ScoredModel
+from pamp_pipelines.evaluation.stderr import perplexity, standard_error
+from pamp_pipelines.evaluation.task_files import read_task, resolve
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.producer import git_state
+
+
+@dataclass
+class Outcome:
+    """What one evaluation gave: the raw results, one JSON object per sample, rows of the table, counts, verdicts."""
+
+    results: dict[str, Any]
+    samples: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    stats: dict[str, Any]
+    checks: list[CheckResult] = field(default_factory=list)
+
+
+def sandbox_templates() -> None:
+    """Render prompts in Jinja's sandbox: a template in a task file must not reach the interpreter."""
+    environment = SandboxedEnvironment(
+        loader=lm_eval.utils.env.loader, undefined=lm_eval.utils.env.undefined, keep_trailing_newline=True
+    )
+    environment.filters.update(lm_eval.utils.env.filters)
+    lm_eval.utils.env = environment
+
+
+def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) -> Outcome:
+    """Run the tasks of ``spec`` on a loaded model.
+
+    Raises:
+        InputError: a task does not exist, its rows are wrong, or its data set is not on this machine.
+    """
+    sandbox_templates()
+    start = time.monotonic()
+    model.configure(spec.batch_size, spec.max_length)
+    tasks = build_tasks(job, spec)
+    try:
+        results = simple_evaluate(
+            model=model,
+            tasks=tasks,
+            num_fewshot=spec.num_fewshot,
+            limit=spec.limit,
+            batch_size=spec.batch_size,
+            bootstrap_iters=0,  # standard errors follow below, from the samples
+            log_samples=True,
+            apply_chat_template=spec.apply_chat_template,
+            fewshot_as_multiturn=spec.apply_chat_template,
+            gen_kwargs=dict(spec.generation) or None,
+            task_manager=TaskManager(include_defaults=False),
+            random_seed=spec.seed,
+            numpy_random_seed=spec.seed,
+            torch_random_seed=spec.seed,
+            fewshot_random_seed=spec.seed,
+        )
+    except (ConnectionError, FileNotFoundError) as error:
+        raise InputError(
+            f"evaluation {spec.name!r}: a data set is not on this machine: {error}. Without a network, give the task "
+            "its rows with `data`, or fetch the data set into the Hugging Face cache first."
+        ) from error
+    seconds = time.monotonic() - start
+    samples: dict[str, list[dict[str, Any]]] = results.pop("samples")
+    rows = score_rows(job, spec, model, tasks, results, samples, seconds)
+    stats = {
+        "seconds": round(seconds, 3),
+        "samples": sum(len(of_task) for of_task in samples.values()),
+        "token_policy": model.policy.model_dump(),
+        "max_length": model.max_length,
+    }
+    flat = [{"task": task, **sample} for task, of_task in samples.items() for sample in of_task]
+    return Outcome(plain(results), flat, rows, stats, extreme_scores(rows, flat))
+
+
+def build_tasks(job: EvaluateJob, spec: EvaluationSpec) -> list[Any]:
+    """Task objects (or groups of lm-eval) in declared order; lm-eval's 14,000 files are indexed only if one is named."""
+    manager: TaskManager | None = None
+    built: list[Any] = []
+    for task in spec.tasks:
+        if task.yaml is None:
+            manager = manager or TaskManager()
+            if task.name not in manager.all_tasks:
+                raise InputError(f"evaluation {spec.name!r}: lm-eval has no task, group or tag {task.name!r}.")
+            loaded = manager.load([task.name])
+            built += list(loaded.get("groups", {}).values()) or list(loaded["tasks"].values())
+        else:
+            built.append(_local_task(job, task))
+    return built
+
+
+def _local_task(job: EvaluateJob, task: TaskSpec) -> ConfigurableTask:
+    assert task.yaml is not None
+    config = resolve(read_task(task.yaml, trusted=job.trusted).config)
+    for key in ("tag", "group", "task_list"):  # these speak to lm-eval's index, not to a task
+        config.pop(key, None)
+    if task.data is not None:
+        split = config.get("test_split") or config.get("validation_split") or "test"
+        rows = read_rows(task.data)
+        config |= {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": None}
+        # The metadata of a task is passed to custom_dataset as arguments.
+        config["custom_dataset"] = lambda **_: {split: Dataset.from_list(rows)}
+        config.setdefault("test_split", split)
+    return ConfigurableTask(config=config)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSON-lines file.
+
+    Raises:
+        InputError: names the line that is not a JSON object, or says that there is none.
+    """
+    rows = []
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise InputError(f"{path}:{number}: expected a JSON object, not {type(row).__name__}.")
+                rows.append(row)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{number}: not JSON: {error}") from error
+    if not rows:
+        raise InputError(f"{path}: no rows, so there is nothing to score.")
+    return rows
+
+
+def score_rows(
+    job: EvaluateJob,
+    spec: EvaluationSpec,
+    model: ScoredModel,
+    tasks: Sequence[Any],
+    results: dict[str, Any],
+    samples: dict[str, list[dict[str, Any]]],
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """One row per task (and group) and metric."""
+    subject, state = job.subject, git_state()
+    commit = state.get("git_commit")
+    template = getattr(model.tokenizer, "chat_template", None) if spec.apply_chat_template else None
+    common = {
+        "model": subject.model,
+        "training_config": subject.training_config,
+        "version": subject.version,
+        "step": subject.step,
+        "tokens_seen": subject.tokens_seen,
+        "evaluation": spec.name,
+        "limit": spec.limit,
+        "chat_template_sha256": sha256_text(str(template)) if template else None,
+        "model_content": subject.content,
+        "prefix_token": model.policy.prefix,
+        "prefix_id": model.policy.prefix_id,
+        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "device": model.device.type,
+        "batch_size": spec.batch_size,
+        "seconds": seconds,
+        "lm_eval": results.get("lm_eval_version"),
+        "code_commit": commit and commit + ("+" if state.get("git_dirty") else ""),
+    }
+    objects = {task.task_name: task for task in tasks if isinstance(task, ConfigurableTask)}
+    declared = {task.name: task for task in spec.tasks}
+    rows = []
+    for name, metrics in {**results["results"], **results.get("groups", {})}.items():
+        of_task = samples.get(name, [])
+        task, file = objects.get(name), declared.get(name)
+        counts = results.get("n-samples", {}).get(name, {})
+        about = {
+            "task": name,
+            "task_version": _text(results["versions"].get(name)),
+            "n_available": counts.get("original"),
+            "num_fewshot": results.get("n-shot", {}).get(name),
+            "prompt_sha256": sha256_text("".join(s["prompt_hash"] for s in of_task)) if of_task else None,
+            "task_sha256": file.yaml_sha256 if file else None,
+            "data_sha256": file.data_sha256 if file else None,
+        }
+        better = results.get("higher_is_better", {}).get(name, {})
+        for key, value in metrics.items():
+            metric, _, filter = key.partition(",")
+            if not filter or metric.endswith("_stderr") or not isinstance(value, (int, float)):
+                continue
+            values = [s[metric] for s in of_task if s["filter"] == filter and metric in s]
+            error = standard_error(
+                metric,
+                float(value),
+                values,
+                aggregate=task.aggregation().get(metric) if task else None,
+                iterations=spec.bootstrap_iterations,
+                seed=spec.seed,
+            )
+            rows.append(
+                {
+                    **common,
+                    **about,
+                    "metric": metric if filter == "none" else f"{metric},{filter}",
+                    "value": float(value),
+                    "stderr": error,
+                    "higher_is_better": better.get(metric),
+                    "n": len(values) or counts.get("effective"),
+                }
+            )
+        if of_task and task is not None and task.OUTPUT_TYPE == "loglikelihood_rolling":
+            value, error = perplexity([(_likelihood(s), model.document_length(s["target"])) for s in of_task])
+            row = {"metric": "token_perplexity", "value": value, "stderr": error, "higher_is_better": False}
+            rows.append({**common, **about, **row, "n": len(of_task)})
+    return rows
+
+
+def _likelihood(sample: dict[str, Any]) -> float:
+    """Log-likelihood of a document in nats: what lm-eval hands to every rolling metric, without the weight."""
+    return float(sample["filtered_resps"][0])
+
+
+def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]) -> list[CheckResult]:
+    """WARN where a score between 0 and 1 is exactly one of them: more often a broken template than a fact."""
+    suspicious = [
+        f"{row['task']} {row['metric']} = {row['value']:g}"
+        for row in rows
+        if row["higher_is_better"] and row["value"] in (0.0, 1.0)
+    ]
+    shown = [
+        {"task": s["task"], "answer": str(s["filtered_resps"])[:300], "target": str(s["target"])[:300]}
+        for s in samples[:3]
+    ]
+    return [
+        CheckResult(
+            name="score_not_extreme",
+            passed=not suspicious,
+            severity="WARN",
+            description="; ".join(suspicious) or "no score is exactly 0 or 1",
+            metadata={"samples": shown} if suspicious else {},
+        )
+    ]
+
+
+def plain(value: Any) -> Any:
+    """JSON-able copy; functions of a task's config by name, NumPy numbers as Python's."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(type(value)))}"
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return value.item()
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
+
+
+def sha256_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,88 @@
+"""The stage function: score a model in a worker process and publish one artifact per evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+from pamp_pipelines.errors import PampError
+from pamp_pipelines.evaluation.job import KIND, EvaluateJob, EvaluationSpec
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.publish import lock, publish
+from pamp_pipelines.launchers import run_worker
+
+WORKER = "pamp_pipelines.evaluation.worker"
+_DONE = "done.json"
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+
+
+def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
+    """Score ``job.subject``; returns one ``eval_scores`` artifact per evaluation, in the job's order.
+
+    Finished ones are found, the others share one worker and one loaded model. What the worker finished before it
+    failed is published all the same.
+
+    Args:
+        job: what to score on what.
+        on_event: gets the worker's events: loading, requests done, each metric.
+
+    Raises:
+        InputError: a model, task or file is wrong.
+        WorkerFailed: the worker ended badly; its message holds the reason and the last lines of its log.
+    """
+    if len({spec.name for spec in job.evaluations}) < len(job.evaluations):
+        raise PampError(f"evaluations of one job need different names: {[spec.name for spec in job.evaluations]}")
+    with _locks(job):
+        missing = tuple(spec for spec in job.evaluations if find(spec.output, spec.id) is None)
+        if missing:
+            _run(job.model_copy(update={"evaluations": missing}), on_event)
+    found = [find(spec.output, spec.id) for spec in job.evaluations]
+    return [artifact for artifact in found if artifact is not None]
+
+
+def _run(job: EvaluateJob, on_event: OnEvent) -> None:
+    shutil.rmtree(job.work, ignore_errors=True)
+    job.work.mkdir(parents=True)
+    file = job.work / "job.json"
+    write_text(file, job.model_dump_json(indent=2) + "\n")
+    # The hub is reached only where the caller's environment asks for it; everything shipped here is local.
+    env = {name: os.environ.get(name, value) for name, value in _OFFLINE.items()}
+    try:
+        run_worker(WORKER, file, job.work, profile=job.profile, on_event=on_event, env=env)
+    finally:
+        for spec in job.evaluations:
+            if (job.work / spec.name / _DONE).is_file():
+                _publish(job, spec)
+    shutil.rmtree(job.work, ignore_errors=True)
+
+
+def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
+    folder = job.work / spec.name
+    done = json.loads((folder / _DONE).read_text())
+    declaration = {
+        "subject": job.subject.model_dump(mode="json", exclude={"directory", "inputs"}),
+        "evaluation": spec.model_dump(mode="json", exclude={"id", "output", "tasks"}),
+        "tasks": [task.model_dump(mode="json", exclude={"yaml", "data"}) for task in spec.tasks],
+    }
+    with publish(spec.output, kind=KIND, id=spec.id, inputs=job.subject.inputs, declaration=declaration) as draft:
+        for source in sorted(folder.iterdir()):
+            if source.name != _DONE:
+                shutil.copyfile(source, draft.dir / source.name)
+        draft.stats.update(done["stats"])
+        draft.checks.extend(CheckResult.model_validate(check) for check in done["checks"])
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locks(job: EvaluateJob) -> Iterator[None]:
+    """Hold the right to build every output, taken in one order so that two jobs cannot wait for each other."""
+    with contextlib.ExitStack() as stack:
+        for output in sorted(spec.output for spec in job.evaluations):
+            stack.enter_context(lock(output))
+        yield
