@@ -1,0 +1,1 @@
+"""One module for each asset: its place in the graph and the few lines that run its stage."""

@@ -1,0 +1,53 @@
+"""`eval_scores/<evaluation>`: scores of a checkpoint, one asset for each declared evaluation."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.evaluation.job import evaluate_job
+from pamp_pipelines.evaluation.run import evaluate
+from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
+from pamp_pipelines.orchestration.metadata import result
+from pamp_pipelines.orchestration.owners import owners
+from pamp_pipelines.orchestration.partitions import checkpoints
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.stage import stage
+
+PREFIX = "eval_scores"
+
+
+def eval_scores_key(evaluation: str) -> dg.AssetKey:
+    return dg.AssetKey([PREFIX, evaluation])
+
+
+def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
+    """One step for all evaluations that a run asks for, so that the model is loaded once."""
+    specs = [_spec(name, declared) for name, declared in catalog.evaluations.items()]
+
+    @dg.multi_asset(name=PREFIX, specs=specs, can_subset=True, pool="eval")
+    def eval_scores(context: dg.AssetExecutionContext, pamp: ProjectResource) -> Iterator[dg.MaterializeResult]:
+        asked = [name for name in catalog.evaluations if eval_scores_key(name) in context.selected_asset_keys]
+        with stage(context, f"{PREFIX}/{asked[0]}") as on_event:
+            key = CheckpointKey.parse(context.partition_key)
+            scores = evaluate(evaluate_job(pamp.catalog, pamp.lake, key, asked), on_event)
+        for artifact in scores:
+            yield result(artifact, f"{PREFIX}/{artifact.path.name}")
+
+    return eval_scores
+
+
+def _spec(name: str, declared: Evaluation) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        eval_scores_key(name),
+        deps=["hf_export"],
+        partitions_def=checkpoints,
+        group_name="evaluation",
+        kinds={"python", "huggingface"},
+        owners=owners([declared]),
+        description=f"{declared.description}\n\nlm-eval tasks: {', '.join(declared.tasks)}".strip(),
+        automation_condition=AFTER_PASSED_CHECKS,
+        code_version="1",
+    )

@@ -1,0 +1,39 @@
+"""`hf_export`: a checkpoint as a Hugging Face model."""
+
+import dagster as dg
+
+from pamp_pipelines.conversion.exporter import export_hf
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
+from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.metadata import result
+from pamp_pipelines.orchestration.owners import owners
+from pamp_pipelines.orchestration.partitions import checkpoints
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.training.resolve import export_job
+
+
+def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
+    @dg.asset(
+        partitions_def=checkpoints,
+        deps=["checkpoint"],
+        group_name="model",
+        kinds={"huggingface", "pytorch"},
+        owners=owners(catalog.models.values()),
+        check_specs=check_specs("hf_export"),
+        automation_condition=AFTER_PASSED_CHECKS,
+        pool="eval",
+        code_version="1",
+    )
+    def hf_export(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
+        """A checkpoint as a Hugging Face directory: `config.json`, safetensors, tokenizer, model card.
+
+        `AutoModelForCausalLM.from_pretrained` opens it. Its loss is compared with Megatron's validation loss.
+        """
+        with stage(context, "hf_export") as on_event:
+            key = CheckpointKey.parse(context.partition_key)
+            return result(export_hf(export_job(pamp.catalog, pamp.lake, key), on_event))
+
+    return hf_export

@@ -1,0 +1,80 @@
+"""`pretrained_checkpoint`: a training run."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration.checkpoints import announce
+from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.metadata import result
+from pamp_pipelines.orchestration.owners import owners
+from pamp_pipelines.orchestration.partitions import Partitions, dimensions
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.training.kept import read_kept
+from pamp_pipelines.training.resolve import train_job
+from pamp_pipelines.training.run import train
+
+
+class Mode(Enum):
+    """How a run relates to the versions that exist."""
+
+    auto = "auto"
+    fresh = "fresh"
+
+
+class Training(dg.Config):
+    """Settings of one launch."""
+
+    mode: Mode = Field(
+        default=Mode.auto,
+        description="auto: go on with the newest version of equal inputs, or report it when it is complete; "
+        "fresh: train a new version.",
+    )
+    profile: str | None = Field(
+        default=None, description="Compute profile from resources/; default: the one that the training config names."
+    )
+
+
+def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
+    @dg.asset(
+        partitions_def=partitions.model_training_config,
+        deps=[
+            dg.AssetDep("tokenized_shards", partition_mapping=partitions.shards_of_run),
+            "megatron_checkpoint",
+        ],
+        group_name="training",
+        kinds={"megatron", "pytorch"},
+        owners=owners(catalog.training_configs.values()),
+        check_specs=check_specs("pretrained_checkpoint"),
+        pool="train",
+        retry_policy=dg.RetryPolicy(max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL),
+        code_version="1",
+    )
+    def pretrained_checkpoint(
+        context: dg.AssetExecutionContext, config: Training, pamp: ProjectResource
+    ) -> dg.MaterializeResult:
+        """A training run of a model with a config, by NVIDIA's own loop.
+
+        A retry resumes from the newest complete checkpoint. Kept checkpoints appear as partitions of `checkpoint` while
+        the run goes on. Loss, learning rate, gradient norm and speed are observations of this asset; the full curves
+        are in `metrics.jsonl` and TensorBoard.
+        """
+        key = dimensions(context)
+        with stage(context, "pretrained_checkpoint", lambda data: _announce(context, pamp, data)) as on_event:
+            pamp.catalog.require_pair(key["model"], key["training_config"])
+            fresh = config.mode is Mode.fresh and context.retry_number == 0
+            job = train_job(pamp.catalog, pamp.lake, **key, profile=config.profile, fresh=fresh)
+            return result(train(job, on_event))
+
+    return pretrained_checkpoint
+
+
+def _announce(context: dg.AssetExecutionContext, pamp: ProjectResource, data: Mapping[str, Any]) -> None:
+    key = CheckpointKey.parse(data["key"])
+    announce(context.instance, context.log_event, key, read_kept(pamp.lake, key))

@@ -1,0 +1,38 @@
+"""`tokenized_shards`: a corpus in the tokens of a model."""
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.metadata import result
+from pamp_pipelines.orchestration.owners import owners
+from pamp_pipelines.orchestration.partitions import Partitions, dimensions
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.tokenization.build import tokenize
+from pamp_pipelines.tokenization.job import tokenize_job
+
+
+def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
+    @dg.asset(
+        partitions_def=partitions.corpus_model,
+        deps=["raw_corpus"],
+        group_name="data",
+        kinds={"python", "huggingface", "megatron"},
+        owners=owners([*catalog.corpora.values(), *catalog.models.values()]),
+        check_specs=check_specs("tokenized_shards"),
+        code_version="1",
+    )
+    def tokenized_shards(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
+        """Training and held-out tokens in Megatron's IndexedDataset format (`.bin` and `.idx`).
+
+        Each document ends with the model's end-of-document token. Held-out documents are chosen by a hash of their
+        content, so neither the order nor the layout of the sources moves a document across. Shards are addressed by
+        corpus content and tokenizer: models that share a tokenizer share the files.
+        """
+        key = dimensions(context)
+        with stage(context, "tokenized_shards") as on_event:
+            job = tokenize_job(pamp.catalog, pamp.lake, key["corpus"], key["model"])
+            return result(tokenize(job, on_event))
+
+    return tokenized_shards

@@ -1,0 +1,53 @@
+"""The whole Dagster side of a project, put together in one place."""
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog, load_catalog
+from pamp_pipelines.orchestration.assets.checkpoint import checkpoint_spec
+from pamp_pipelines.orchestration.assets.eval_scores import eval_scores_asset
+from pamp_pipelines.orchestration.assets.hf_export import hf_export_asset
+from pamp_pipelines.orchestration.assets.leaderboard import leaderboard_asset
+from pamp_pipelines.orchestration.assets.megatron_checkpoint import megatron_checkpoint_asset
+from pamp_pipelines.orchestration.assets.pretrained_checkpoint import pretrained_checkpoint_asset
+from pamp_pipelines.orchestration.assets.raw_corpus import raw_corpus_asset
+from pamp_pipelines.orchestration.assets.tokenized_shards import tokenized_shards_asset
+from pamp_pipelines.orchestration.automation import automation_sensor
+from pamp_pipelines.orchestration.jobs import jobs
+from pamp_pipelines.orchestration.partitions import partitions
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.schedules import schedules
+from pamp_pipelines.project import Project
+
+
+def build_definitions(project: Project) -> dg.Definitions:
+    """Assets, jobs, schedules and the automation sensor of a project.
+
+    Raises:
+        DeclarationError: with every problem of every declaration; the UI shows it when it loads the code location.
+    """
+    catalog = load_catalog(project)
+    return dg.Definitions(
+        assets=assets(catalog),
+        jobs=jobs(list(catalog.evaluations)),
+        schedules=schedules(catalog),
+        sensors=[automation_sensor()],
+        resources={"pamp": ProjectResource(root=str(project.root))},
+        # One process for a run: there is one chain in it, and no step process can outlive a killed run.
+        executor=dg.in_process_executor,
+    )
+
+
+def assets(catalog: Catalog) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """The graph, upstream first."""
+    keys = partitions(catalog)
+    graph: list[dg.AssetsDefinition | dg.AssetSpec] = [
+        raw_corpus_asset(catalog, keys),
+        tokenized_shards_asset(catalog, keys),
+        megatron_checkpoint_asset(catalog, keys),
+        pretrained_checkpoint_asset(catalog, keys),
+        checkpoint_spec(catalog),
+        hf_export_asset(catalog),
+    ]
+    if catalog.evaluations:
+        graph += [eval_scores_asset(catalog), leaderboard_asset(catalog)]
+    return graph

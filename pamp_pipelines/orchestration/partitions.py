@@ -1,0 +1,79 @@
+"""Partitions of the assets and the lineage between their keys.
+
+Multi-dimensional keys join the dimensions in alphabetical order of their names: ``corpus|model``, and
+``model|training_config``, which is why the second dimension is not called ``config``.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog
+
+CHECKPOINT_PARTITIONS = "checkpoint"
+"""Name of the dynamic partitions; it is global in a Dagster instance."""
+
+checkpoints = dg.DynamicPartitionsDefinition(name=CHECKPOINT_PARTITIONS)
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """Partitions of one project; keys are the stems of its declaration files."""
+
+    corpus: dg.StaticPartitionsDefinition
+    model: dg.StaticPartitionsDefinition
+    corpus_model: dg.MultiPartitionsDefinition
+    model_training_config: dg.MultiPartitionsDefinition
+    shards_of_run: dg.MultiPartitionMapping
+    """From ``corpus|model`` to ``model|training_config``: model by identity, corpus to the configs that blend it."""
+
+
+def partitions(catalog: Catalog) -> Partitions:
+    corpus = dg.StaticPartitionsDefinition(list(catalog.corpora))
+    model = dg.StaticPartitionsDefinition(list(catalog.models))
+    training_config = dg.StaticPartitionsDefinition(list(catalog.training_configs))
+    configs_of_corpus = {
+        name: [config for config, declared in catalog.training_configs.items() if name in declared.corpora]
+        for name in catalog.corpora
+    }
+    return Partitions(
+        corpus=corpus,
+        model=model,
+        corpus_model=dg.MultiPartitionsDefinition({"corpus": corpus, "model": model}),
+        model_training_config=dg.MultiPartitionsDefinition({"model": model, "training_config": training_config}),
+        shards_of_run=_shards_of_run(configs_of_corpus),
+    )
+
+
+def _shards_of_run(configs_of_corpus: dict[str, list[str]]) -> dg.MultiPartitionMapping:
+    """The one beta API in use: nothing else maps between two grids, and the default finds no upstream at all."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Class `MultiPartitionMapping` is currently in beta", dg.BetaWarning)
+        return dg.MultiPartitionMapping(
+            {
+                "model": dg.DimensionPartitionMapping("model", dg.IdentityPartitionMapping()),
+                "corpus": dg.DimensionPartitionMapping("training_config", dg.StaticPartitionMapping(configs_of_corpus)),
+            }
+        )
+
+
+def dimensions(context: dg.AssetExecutionContext) -> dict[str, str]:
+    """The key of a multi-dimensional partition by dimension.
+
+    A run that was launched with the plain ``dagster/partition`` tag has a ``str`` key without dimensions, so the key is
+    always parsed against the definition.
+    """
+    definition = context.assets_def.partitions_def
+    assert isinstance(definition, dg.MultiPartitionsDefinition)
+    return dict(definition.get_partition_key_from_str(str(context.partition_key)).keys_by_dimension)
+
+
+def multi_key(**keys: str) -> str:
+    """``multi_key(model="a", training_config="b")`` is ``a|b``."""
+    return str(dg.MultiPartitionKey(keys))
+
+
+def shard_pairs(catalog: Catalog) -> list[tuple[str, str]]:
+    """(corpus, model) of every declared run, sorted: the shards that are ever needed."""
+    return sorted({(corpus, model) for model, config in catalog.pairs() for corpus in catalog.blend(config)})

@@ -1,0 +1,29 @@
+"""What the assets get from outside: the project they belong to."""
+
+from functools import cached_property
+from pathlib import Path
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog, load_catalog
+from pamp_pipelines.lake.store import Lake
+from pamp_pipelines.project import Project
+
+
+class ProjectResource(dg.ConfigurableResource):
+    """The project's declarations and its lake, read when a run starts."""
+
+    root: str
+    """Folder with ``workspace.yaml`` and ``assets/``."""
+
+    @property
+    def project(self) -> Project:
+        return Project(Path(self.root))
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return load_catalog(self.project)
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.project.lake)

@@ -1,0 +1,41 @@
+"""Scheduled retraining: a schedule for each training config that declares a ``cron``."""
+
+import re
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.orchestration.assets.pretrained_checkpoint import Mode, Training
+from pamp_pipelines.orchestration.jobs import TRAIN
+from pamp_pipelines.orchestration.partitions import multi_key
+
+
+def schedules(catalog: Catalog) -> list[dg.ScheduleDefinition]:
+    return [
+        _schedule(config, declared.cron, [model for model, c in catalog.pairs() if c == config])
+        for config, declared in catalog.training_configs.items()
+        if declared.cron
+    ]
+
+
+def _schedule(config: str, cron: str, models: list[str]) -> dg.ScheduleDefinition:
+    def requests(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+        at = context.scheduled_execution_time.isoformat()
+        return [_request(at, multi_key(model=model, training_config=config)) for model in models]
+
+    return dg.ScheduleDefinition(
+        name=f"retrain_{re.sub(r'[^A-Za-z0-9]', '_', config)}",
+        job_name=TRAIN,
+        cron_schedule=cron,
+        execution_fn=requests,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Trains a new version of {', '.join(models)} with {config}.",
+    )
+
+
+def _request(at: str, partition: str) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{at}:{partition}",
+        partition_key=partition,
+        run_config=dg.RunConfig(ops={"pretrained_checkpoint": Training(mode=Mode.fresh)}),
+    )

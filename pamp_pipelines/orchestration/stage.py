@@ -1,0 +1,30 @@
+"""The frame around a stage function inside an asset."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+
+from pamp_pipelines.lake.events import OnEvent
+from pamp_pipelines.orchestration.events import Reporter
+from pamp_pipelines.orchestration.failures import as_failures
+
+
+@contextlib.contextmanager
+def stage(
+    context: dg.AssetExecutionContext,
+    asset: str,
+    on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Iterator[OnEvent]:
+    """Yields the ``on_event`` for the stage; its errors leave as Dagster failures.
+
+    Args:
+        context: of the running step.
+        asset: key, with slashes, that observations are reported under.
+        on_checkpoint: called with the data of each ``checkpoint`` event.
+    """
+    reporter = Reporter(context, dg.AssetKey(asset.split("/")), on_checkpoint=on_checkpoint)
+    with as_failures():
+        yield reporter
+    reporter.close()
