@@ -42,7 +42,7 @@ def _refusal(path: Path) -> str | None:
 
 
 def _look_alikes(files: dict[str, Path]) -> list[Problem]:
-    """Names that differ in ``-``, ``_`` and ``.`` only: people mix them up, and Dagster's asset names know only ``_``."""
+    """Names that differ in ``-``, ``_`` and ``.`` only: people mix them up, and Dagster's asset names know ``_``."""
     seen: dict[str, Path] = {}
     problems = []
     for name, path in files.items():

@@ -21,25 +21,18 @@ def hf_directory(project: Project, model: Model) -> Path:
         raise InputError("a from_scratch model has no Hugging Face directory: its config is in the declaration")
     if model.hf.path is not None:
         return _existing_directory(project, model.hf.path)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    assert model.hf.id is not None
+    return _hub_snapshot(model.hf.id, model.hf.revision)
 
-    source = {
-        "repo_id": model.hf.id,
-        "revision": model.hf.revision,
-        "ignore_patterns": ["*.bin", "*.pt", "*.pth", "*.h5"],
-    }
-    try:
-        return Path(snapshot_download(**source, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass
-    try:
-        return Path(snapshot_download(**source))
-    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise InputError(
-            f"{model.hf.id} at revision {model.hf.revision} is not in the local cache and could not be downloaded: "
-            f"{error}. Go online once, correct `hf.id` and `hf.revision`, or give a local `hf.path`."
-        ) from error
+
+def cached_directory(model: Model) -> Path | None:
+    """Directory with at least config.json of a hub model, if the local cache has one. Never uses the network."""
+    assert model.hf is not None
+    assert model.hf.id is not None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model.hf.id, "config.json", revision=model.hf.revision)
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def read_hf_config(project: Project, model: Model) -> dict[str, Any]:
@@ -79,3 +72,34 @@ def _existing_directory(project: Project, declared: str) -> Path:
     if path.is_relative_to(project.data / "models"):
         hint = "run `make setup`, which unpacks the models of the demo, or give the directory that holds config.json"
     raise InputError(f"{path} is not a directory: {hint}")
+
+
+def _hub_snapshot(repository: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    ignored = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "original/*"]
+    try:
+        cached = Path(snapshot_download(repository, revision=revision, ignore_patterns=ignored, local_files_only=True))
+        if _complete(cached):
+            return cached
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        return Path(snapshot_download(repository, revision=revision, ignore_patterns=ignored))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise InputError(
+            f"{repository} at revision {revision} is incomplete in the local cache and could not be downloaded: {error}. "
+            "Go online once, correct `hf.id` and `hf.revision`, or give a local `hf.path`."
+        ) from error
+
+
+def _complete(snapshot: Path) -> bool:
+    """A cached snapshot can hold only the files that somebody asked for, e.g. config.json."""
+    if not (snapshot / "config.json").is_file():
+        return False
+    index = snapshot / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return all((snapshot / shard).is_file() for shard in shards)
+    return (snapshot / "model.safetensors").is_file()

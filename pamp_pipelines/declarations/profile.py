@@ -1,10 +1,14 @@
 """A compute profile: where and with how many processes the workers run."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.base import Declaration, Inconsistent
+
+_SECRET = re.compile(r"(?<![A-Z])(?!P_?KEY)[A-Z]*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_|$)", re.IGNORECASE)
+"""Names of secrets. ``TOKENIZERS_PARALLELISM`` is none, nor is InfiniBand's partition key (``NCCL_IB_PKEY``)."""
 
 
 class ComputeProfile(Declaration):
@@ -28,6 +32,16 @@ class ComputeProfile(Declaration):
     """Seconds after which a worker is ended whatever it does."""
     grace_s: Annotated[float, Field(ge=0)] = 60.0
     """Seconds between SIGTERM (training saves a checkpoint) and SIGKILL."""
+
+    @model_validator(mode="after")
+    def _no_secrets(self) -> Self:
+        secrets = [name for name in self.env if _SECRET.search(name)]
+        if secrets:
+            advice = (
+                "looks like a secret: remove it here and export it where `pamp` or Dagster starts; workers inherit it"
+            )
+            raise Inconsistent(*((f"env.{name}", advice) for name in secrets))
+        return self
 
     @property
     def world_size(self) -> int:

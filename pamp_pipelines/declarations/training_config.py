@@ -139,9 +139,9 @@ class TrainingConfig(Declaration):
     """Compute profile in ``resources/``. Not part of the data version."""
     cron: str | None = None
     """Cron expression of a scheduled retraining. Not part of the data version."""
-    seed: int = 1234
-    """Seed of initialisation and dropout."""
-    data_seed: int = 1234
+    seed: PositiveInt = 1234
+    """Seed of initialisation and dropout; Megatron refuses 0."""
+    data_seed: NonNegativeInt = 1234
     """Seed of the data order."""
     determinism: Literal["exact", "fast"] = "exact"
     """``exact``: equal runs give equal bits, at some cost on GPUs; ``fast``: the fastest kernels."""

@@ -1,8 +1,8 @@
 """YAML as its readers expect it: the YAML 1.2 core schema, one line number a field, no value changed in silence.
 
-PyYAML follows YAML 1.1, where ``no`` is false, ``12:30`` is 750, ``010`` is 8, ``2024-01-01`` is a date and ``1e-5`` is a
-string. Here ``1e-5`` is a number and a date is a string, as in YAML 1.2; what the two versions read differently without
-anybody noticing is refused with the two ways of writing it plainly.
+PyYAML reads YAML 1.1: ``no`` is false, ``12:30`` is 750, ``010`` is 8, ``2024-01-01`` is a date and ``1e-5`` is
+a string. Here ``1e-5`` is a number and a date is a string, as in YAML 1.2. What the two versions read differently
+without anybody noticing is refused, and the message says how to write it plainly.
 """
 
 import re
@@ -67,8 +67,8 @@ def read_yaml(path: Path) -> YamlDocument:
     """Read one YAML file.
 
     Raises:
-        DeclarationError: the file is unreadable, empty, not UTF-8, not YAML, not one document, or holds a duplicate key or
-            a value that YAML versions read differently; all such values are reported at once.
+        DeclarationError: the file is unreadable, empty, not UTF-8, not YAML, not one document, or holds a duplicate key
+            or a value that YAML versions read differently; all such values are reported at once.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")

@@ -1,0 +1,107 @@
+"""Does a training config fit its compute profile, its own schedule and Megatron's arguments?"""
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.cron import cron_problem
+from pamp_pipelines.declarations.megatron_flags import passthrough_argv
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.report import Report, Subject
+from pamp_pipelines.declarations.training_config import TrainingConfig
+
+
+def check_training_config(
+    catalog: Catalog, name: str, report: Report, *, profile: str | None = None, cuda: bool | None = None
+) -> None:
+    """Checks that need no model.
+
+    Args:
+        profile: compute profile instead of the declared one.
+        cuda: whether the profile's machines have CUDA devices; None when that is unknown.
+    """
+    subject = Subject(catalog, report, "training_config", name)
+    config = catalog.training_config(name)
+    profile = profile or config.profile
+    if profile in catalog.profiles:
+        _check_processes(subject, config, catalog.profile(profile), profile)
+    _check_schedule(subject, config)
+    _check_precision(subject, config, cuda)
+    for argument, value in config.megatron_args.items():
+        try:
+            passthrough_argv(argument, value)
+        except ValueError as error:
+            subject.error("megatron_args", str(error), argument)
+    if config.cron is not None and (problem := cron_problem(config.cron)):
+        subject.error("cron", problem)
+
+
+def _check_processes(subject: Subject, config: TrainingConfig, profile: ComputeProfile, profile_name: str) -> None:
+    parallel = config.parallelism
+    where = f"the {profile.world_size} processes of profile {profile_name!r}"
+    if profile.world_size % parallel.model_parallel:
+        subject.error(
+            "parallelism",
+            f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context} = "
+            f"{parallel.model_parallel} does not divide {where}: change one of them, or "
+            f"resources/{profile_name}.yaml: processes_per_node",
+        )
+        return
+    data_parallel = profile.world_size // parallel.model_parallel
+    together = config.micro_batch_size * data_parallel
+    if config.global_batch_size % together:
+        subject.error(
+            "global_batch_size",
+            f"{config.global_batch_size} is not a multiple of micro_batch_size {config.micro_batch_size} x data parallel "
+            f"{data_parallel} ({where}): take e.g. {-(-config.global_batch_size // together) * together}",
+        )
+    experts = parallel.tensor * parallel.pipeline * parallel.expert
+    if parallel.expert > 1 and profile.world_size % experts:
+        subject.error("parallelism.expert", f"tensor x pipeline x expert = {experts} does not divide {where}")
+
+
+def _check_schedule(subject: Subject, config: TrainingConfig) -> None:
+    total, interval = config.train_iterations, config.checkpoint.interval
+    if config.optimizer.warmup_iterations >= total:
+        message = f"{config.optimizer.warmup_iterations} leaves no step of the {total} after warm-up: lower it"
+        subject.error("optimizer.warmup_iterations", message)
+    for field, every in (
+        ("checkpoint.keep_every", config.checkpoint.keep_every),
+        ("evaluation.every", config.evaluation.every),
+    ):
+        if every is None:
+            continue
+        if every % interval:
+            subject.error(
+                field, f"{every} is not a multiple of checkpoint.interval {interval}: no such checkpoint is saved"
+            )
+        elif every > total:
+            subject.warn(field, f"{every} is more than the {total} iterations of the run: it never comes")
+    for index, step in enumerate(config.evaluation.steps):
+        if step > total:
+            subject.error("evaluation.steps", f"step {step} is after the last of {total} iterations", index)
+    if interval > total:
+        subject.warn(
+            "checkpoint.interval", f"{interval} is more than the {total} iterations: a killed run starts again"
+        )
+    if config.validation.interval > total:
+        message = f"{config.validation.interval} is more than the {total} iterations: validated at the end only"
+        subject.warn("validation.interval", message)
+    evaluation = config.evaluation
+    if not evaluation.final and evaluation.every is None and not evaluation.steps:
+        subject.warn(
+            "evaluation", "no checkpoint of this config is kept or scored: set `final: true`, `every` or `steps`"
+        )
+    batch = config.sequence_length * config.global_batch_size
+    if config.tokens is not None and config.tokens % batch:
+        subject.warn("tokens", f"rounded down to {total * batch}: {total} global batches of {batch} tokens")
+
+
+def _check_precision(subject: Subject, config: TrainingConfig, cuda: bool | None) -> None:
+    if cuda is not False:
+        return
+    if config.precision.startswith("fp8") or config.precision == "fp16":
+        subject.warn(
+            "precision", f"{config.precision} needs CUDA and there is none here: take bf16 or fp32, or another profile"
+        )
+    if config.parallelism.context > 1:
+        subject.warn(
+            "parallelism.context", "context parallelism needs CUDA and there is none here: take 1, or another profile"
+        )

@@ -1,0 +1,138 @@
+"""Do the files exist that corpora, models and evaluations refer to, and do a model's tokenizer and config agree?"""
+
+import glob
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.hf_config import cached_directory, load_hf_config
+from pamp_pipelines.declarations.model import Model
+from pamp_pipelines.declarations.report import Report, Subject
+from pamp_pipelines.declarations.suggest import did_you_mean
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.project import Project
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
+
+
+def check_corpus(catalog: Catalog, name: str, report: Report) -> None:
+    """Every source matches a file. URLs are left to the stage: a check must not need a network."""
+    subject = Subject(catalog, report, "corpus", name)
+    for index, source in enumerate(catalog.corpus(name).sources):
+        if "://" in source:
+            continue
+        path = catalog.project.resolve(source)
+        if path.is_dir():
+            subject.error(
+                "sources", f"{source!r} is a folder: name its files, e.g. {source.rstrip('/')}/*.jsonl", index
+            )
+        elif not path.is_file() and next(glob.iglob(str(path), recursive=True), None) is None:
+            subject.error(
+                "sources", f"{source!r} matches no file below {catalog.project.root}: correct the path", index
+            )
+
+
+def check_evaluation(catalog: Catalog, name: str, report: Report) -> None:
+    """Task YAML files and local rows exist, and rows are for a task that is listed."""
+    subject = Subject(catalog, report, "evaluation", name)
+    evaluation = catalog.evaluation(name)
+    for index, task in enumerate(evaluation.tasks):
+        if task.endswith((".yaml", ".yml")) and not catalog.project.resolve(task).is_file():
+            subject.error("tasks", f"{task!r} is not a file below {catalog.project.root}: correct the path", index)
+    for task, source in evaluation.data.items():
+        if task not in evaluation.tasks and task not in {Path(t).stem for t in evaluation.tasks}:
+            subject.error("data", f"{task!r} is not one of `tasks`.{did_you_mean(task, evaluation.tasks)}", task)
+        if source != "held_out" and not catalog.project.resolve(source).is_file():
+            hint = _setup_hint(catalog.project, source) or "correct the path, or write held_out"
+            subject.error("data", f"{source!r} is not a file below {catalog.project.root}: {hint}", task)
+
+
+def check_model(catalog: Catalog, name: str, report: Report) -> dict[str, Any] | None:
+    """The model's files exist and its tokenizer fits. Returns its HF config, or None when that cannot be read here."""
+    subject = Subject(catalog, report, "model", name)
+    model = catalog.model(name)
+    if model.from_scratch is not None:
+        config: dict[str, Any] | None = dict(model.from_scratch.config)
+        tokenizer = _tokenizer_file(subject, catalog.project, model.from_scratch.tokenizer)
+    else:
+        directory = _hf_directory(subject, catalog.project, model)
+        config = _config(subject, directory) if directory else None
+        tokenizer = directory / "tokenizer.json" if directory else None
+        if directory and not any((directory / file).is_file() for file in TOKENIZER_FILES):
+            subject.warn("hf", f"{directory} has no {' or '.join(TOKENIZER_FILES)}: it converts, but tokenizes nothing")
+    if tokenizer is not None and tokenizer.name == "tokenizer.json" and tokenizer.is_file():
+        _check_vocabulary(subject, model, config, tokenizer)
+    return config
+
+
+def _hf_directory(subject: Subject, project: Project, model: Model) -> Path | None:
+    assert model.hf is not None
+    if model.hf.path is None:
+        directory = cached_directory(model)
+        if directory is None:
+            subject.warn(
+                "hf.id", f"{model.hf.id} is not in the local cache: its architecture is unchecked until first use"
+            )
+        return directory
+    directory = project.resolve(model.hf.path)
+    if directory.is_dir():
+        return directory
+    hint = _setup_hint(project, model.hf.path) or "give the directory that holds config.json"
+    subject.error("hf.path", f"{model.hf.path!r} is not a directory below {project.root}: {hint}")
+    return None
+
+
+def _config(subject: Subject, directory: Path) -> dict[str, Any] | None:
+    try:
+        return load_hf_config(directory)
+    except InputError as error:
+        subject.error("hf", str(error))
+        return None
+
+
+def _tokenizer_file(subject: Subject, project: Project, declared: str) -> Path | None:
+    path = project.resolve(declared)
+    if path.is_dir():
+        path = next((path / file for file in TOKENIZER_FILES if (path / file).is_file()), path)
+    if path.is_file():
+        return path
+    message = (
+        f"{declared!r} is neither a tokenizer file nor a folder with {' or '.join(TOKENIZER_FILES)}: correct the path"
+    )
+    subject.error("from_scratch.tokenizer", message)
+    return None
+
+
+def _check_vocabulary(subject: Subject, model: Model, config: dict[str, Any] | None, tokenizer: Path) -> None:
+    where = "hf" if model.hf is not None else "from_scratch.tokenizer"
+    try:
+        vocabulary = _vocabulary(tokenizer)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        subject.error(where, f"{tokenizer} is not a readable tokenizer.json ({type(error).__name__}: {error})")
+        return
+    rows = (config or {}).get("vocab_size")
+    largest = max(vocabulary.values(), default=-1)
+    if isinstance(rows, int) and largest >= rows:
+        message = f"the tokenizer's largest token id is {largest}, but the embedding has {rows} rows (vocab_size)"
+        # Published models do this with tokens that never occur in text; tokenization fails if one does.
+        (subject.warn if model.hf is not None else subject.error)(where, message)
+    if model.eod is not None and model.eod not in vocabulary:
+        known = [token for token in vocabulary if re.fullmatch(r"<.+>|\[.+\]", token)]
+        subject.error("eod", f"{model.eod!r} is not a token of {tokenizer}.{did_you_mean(model.eod, known)}")
+
+
+def _vocabulary(tokenizer: Path) -> dict[str, int]:
+    """Token to id of a ``tokenizer.json``: a dictionary (BPE, WordPiece, WordLevel) or scored list (Unigram), and the
+    added tokens. Format: https://github.com/huggingface/tokenizers."""
+    data = json.loads(tokenizer.read_bytes())
+    vocabulary = data["model"]["vocab"]
+    ids = dict(vocabulary) if isinstance(vocabulary, dict) else {entry[0]: i for i, entry in enumerate(vocabulary)}
+    return ids | {token["content"]: token["id"] for token in data.get("added_tokens") or ()}
+
+
+def _setup_hint(project: Project, declared: str) -> str | None:
+    path = project.resolve(declared)
+    unpacked = (project.data / "models", project.data / "benchmarks", project.data / "packages")
+    return "run `make setup`, which unpacks it" if any(path.is_relative_to(folder) for folder in unpacked) else None
