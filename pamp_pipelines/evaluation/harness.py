@@ -96,7 +96,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
 
 
 def build_tasks(job: EvaluateJob, spec: EvaluationSpec) -> list[Any]:
-    """Task objects (or groups of lm-eval) in declared order; lm-eval's 14,000 files are indexed only if one is named."""
+    """Task objects (or groups of lm-eval) in declared order; lm-eval's 14,000 files are indexed if one is named."""
     manager: TaskManager | None = None
     built: list[Any] = []
     for task in spec.tasks:

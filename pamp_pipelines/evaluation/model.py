@@ -2,8 +2,8 @@
 
 Likelihoods go wrong silently at the first token. A document's first token needs something to condition on, and lm-eval
 puts one prefix token there; if the tokenizer also adds its own, the model sees two, and if the prefix is a token that
-training never showed, perplexity can be off by orders of magnitude. So the prefix is declared, recorded and checked, and
-the tokenizer adds nothing when whole documents are scored.
+training never showed, perplexity can be off by orders of magnitude. So the prefix is declared, recorded and checked,
+and the tokenizer adds nothing when whole documents are scored.
 
 Imported by the worker alone: it loads torch and transformers.
 """
@@ -95,6 +95,7 @@ class ScoredModel(HFLM):
         super().__init__(
             pretrained=model, tokenizer=tokenizer, batch_size=1, device=device, prefix_token_id=policy.prefix_id
         )
+        self.add_bos_token: bool | None = None  # None: as the tokenizer is configured
         self.policy = policy
         self._progress = progress
         self._kind = ""

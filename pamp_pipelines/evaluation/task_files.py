@@ -1,9 +1,9 @@
 """Task YAML files: reading them, what they include, what code they call, and whether that code may run.
 
 The format is lm-eval's (https://github.com/EleutherAI/lm-evaluation-harness/blob/main/docs/new_task_guide.md) with one
-addition: an include that starts with ``lm_eval.tasks/`` names a file of the installed lm-eval. A ``!function`` runs Python
-when the task is scored, so files that have one are accepted from this package, from lm-eval and from the project alone.
-Reading resolves nothing and imports nothing; ``resolve`` does, in the worker.
+addition: an include that starts with ``lm_eval.tasks/`` names a file of the installed lm-eval. A ``!function`` runs
+Python when the task is scored, so files that have one are accepted from this package, from lm-eval and from the project
+alone. Reading resolves nothing and imports nothing; ``resolve`` does, in the worker.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _read(path: Path, trusted: list[Path], files: list[Path], above: tuple[Path,
     if path in above:
         raise InputError(f"{path}: includes itself by way of {' -> '.join(str(p) for p in above)}; break the circle.")
     try:
-        config = yaml.load(path.read_bytes(), _loader(path, trusted, files))  # noqa: S506 - a SafeLoader
+        config = yaml.load(path.read_bytes(), _loader(path, trusted, files))
     except FileNotFoundError:
         where = f", included by {above[-1]}" if above else ""
         raise InputError(f"{path}: no such task file{where}.") from None
