@@ -11,6 +11,11 @@ MAX_NAME = 100
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 
+OWNER_PATTERN = r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$"
+
+Owner = Annotated[str, StringConstraints(pattern=OWNER_PATTERN)]
+"""An e-mail address, or ``team:name``: what Dagster takes as the owner of an asset."""
+
 
 def _whole_number(value: Any) -> Any:
     """``1e9`` is how people write a billion tokens; YAML reads it as a float."""

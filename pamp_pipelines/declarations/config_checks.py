@@ -49,8 +49,8 @@ def _check_processes(subject: Subject, config: TrainingConfig, profile: ComputeP
     if config.global_batch_size % together:
         subject.error(
             "global_batch_size",
-            f"{config.global_batch_size} is not a multiple of micro_batch_size {config.micro_batch_size} x data parallel "
-            f"{data_parallel} ({where}): take e.g. {-(-config.global_batch_size // together) * together}",
+            f"{config.global_batch_size} is not a multiple of micro_batch_size {config.micro_batch_size} x data "
+            f"parallel {data_parallel} ({where}): take e.g. {-(-config.global_batch_size // together) * together}",
         )
     experts = parallel.tensor * parallel.pipeline * parallel.expert
     if parallel.expert > 1 and profile.world_size % experts:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.base import Declaration, Owner
 
 CorpusFormat = Literal["jsonl", "parquet", "text"]
 
@@ -25,7 +25,7 @@ class Corpus(Declaration):
     """What the text is and where it comes from. Not part of the data version."""
     licence: Annotated[str, Field(min_length=1)]
     """SPDX identifier or a sentence; flows into every model trained on it."""
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
     sources: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files, globs or fsspec URLs, read in this order; relative paths start at the project's root."""

@@ -17,7 +17,7 @@ def cron_problem(expression: str) -> str | None:
         return f"{expression!r} is not a cron expression: five fields, e.g. `0 3 * * 1`, or {', '.join(sorted(_NAMED))}"
     for part, (field, (low, high)) in zip(parts, _FIELDS.items(), strict=True):
         if not all(_valid(item, field, low, high) for item in part.split(",")):
-            return f"{part!r} is no {field} of a cron expression: {low}-{high}, `*`, ranges `a-b`, steps `*/n`, lists `a,b`"
+            return f"{part!r} is no {field} of a cron expression: {low}-{high}, `*`, `a-b`, `*/n`, `a,b`"
     return None
 
 

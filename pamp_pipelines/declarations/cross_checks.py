@@ -50,7 +50,7 @@ def check_pair(
 
 
 def check_architecture(catalog: Catalog, model: str, config: str, hf_config: dict[str, Any], report: Report) -> None:
-    """The config's sizes against the model's, by the rules of Megatron's ``TransformerConfig`` and ``validate_args``."""
+    """The config's sizes against the model's, by the rules of Megatron's TransformerConfig and validate_args."""
     subject = Subject(catalog, report, "training_config", config)
     declared = catalog.training_config(config)
     parallel, length = declared.parallelism, declared.sequence_length

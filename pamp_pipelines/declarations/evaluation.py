@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.base import Declaration, Owner
 
 
 class Evaluation(Declaration):
@@ -12,7 +12,7 @@ class Evaluation(Declaration):
 
     description: str = ""
     """What it measures. Not part of the data version."""
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     """lm-eval task names, names of tasks shipped with this package, or paths of task YAML files in the project."""

@@ -89,7 +89,7 @@ def _hub_snapshot(repository: str, revision: str | None) -> Path:
         return Path(snapshot_download(repository, revision=revision, ignore_patterns=ignored))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise InputError(
-            f"{repository} at revision {revision} is incomplete in the local cache and could not be downloaded: {error}. "
+            f"{repository} at revision {revision} is incomplete in the local cache and cannot be downloaded: {error}. "
             "Go online once, correct `hf.id` and `hf.revision`, or give a local `hf.path`."
         ) from error
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from pamp_pipelines.declarations.base import Declaration, Inconsistent
+from pamp_pipelines.declarations.base import Declaration, Inconsistent, Owner
 
 
 class HuggingFaceSource(Declaration):
@@ -46,7 +46,7 @@ class Model(Declaration):
     """What it is. Not part of the data version."""
     licence: str = "unknown"
     """Licence of the weights; ``unknown`` warns on the export's model card."""
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
     hf: HuggingFaceSource | None = None
     """An existing model. Exactly one of ``hf`` and ``from_scratch``."""

@@ -28,7 +28,7 @@ def check_corpus(catalog: Catalog, name: str, report: Report) -> None:
             subject.error(
                 "sources", f"{source!r} is a folder: name its files, e.g. {source.rstrip('/')}/*.jsonl", index
             )
-        elif not path.is_file() and next(glob.iglob(str(path), recursive=True), None) is None:
+        elif not path.is_file() and not glob.glob(str(path), recursive=True):  # noqa: PTH207 - absolute
             subject.error(
                 "sources", f"{source!r} matches no file below {catalog.project.root}: correct the path", index
             )

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, Name
+from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, Name, Owner
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -103,7 +103,7 @@ class TrainingConfig(Declaration):
 
     description: str = ""
     """What it is for. Not part of the data version."""
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
     models: tuple[Name, ...] | None = None
     """Models it may train; default: every declared model."""

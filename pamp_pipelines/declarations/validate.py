@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pamp_pipelines.declarations.base import Declaration, Inconsistent
+from pamp_pipelines.declarations.base import OWNER_PATTERN, Declaration, Inconsistent
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted, read_yaml
 from pamp_pipelines.errors import DeclarationError, Problem
@@ -56,6 +56,8 @@ def _message(cls: type[Declaration], loc: Loc, error: ErrorDetails) -> str:
             return f"must be text, but {given!r} is a {type(given).__name__}: quote it"
         case "int_type" | "float_type" | "bool_type" if isinstance(given, str):
             return f"must be {_plain_type(error['type'])}, but {given!r} is text: remove the quotes, or correct it"
+        case "string_pattern_mismatch" if (error.get("ctx") or {}).get("pattern") == OWNER_PATTERN:
+            return f"{given!r} is not an owner: give an e-mail address or team:name"
         case "string_pattern_mismatch":
             return f"{given!r} is not a name: lower-case letters, digits, `.`, `_` and `-`, a letter or digit first"
     message = error["msg"][0].lower() + error["msg"][1:]
