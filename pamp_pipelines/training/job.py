@@ -41,7 +41,7 @@ class HeldOutShards(_Plain):
 
 
 class TrainJob(_Plain):
-    """Everything one version of one training run needs. Token ids and sizes are data here, never read from a tokenizer."""
+    """Everything one version of a training run needs. Token ids and sizes are data, never read from a tokenizer."""
 
     name: str
     """`model/training_config/v0001`, for logs and events."""

@@ -1,0 +1,235 @@
+"""From a training job to Megatron's command line: the one table.
+
+Every numeric argument that shapes the model, the optimizer or the data order is stated here or in the architecture's
+table; Megatron's defaults (dropout 0.1, LayerNorm, …) are never inherited. Keys are argparse destinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pamp_pipelines.conversion.architectures import megatron_arguments
+from pamp_pipelines.declarations.megatron_flags import OWNED, MegatronFlag, megatron_flags, passthrough_argv
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.training.job import TrainJob
+
+_PRECISION: Mapping[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"bf16": True},
+    # dynamic loss scaling: NVIDIA's start of 2^32 costs some twenty skipped steps
+    "fp16": {"fp16": True, "initial_loss_scale": 65536.0, "min_loss_scale": 1.0, "loss_scale_window": 1000.0},
+    "fp8_delayed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
+    "fp8_tensorwise": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "fp8_blockwise": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "blockwise"},
+}
+
+_RECOMPUTE: Mapping[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective"},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+
+
+def megatron_argv(job: TrainJob, *, cuda: bool) -> list[str]:
+    """The command line that makes ``megatron.training.pretrain`` run the job.
+
+    Args:
+        job: what to run.
+        cuda: whether the processes have CUDA devices; without, they run under ``cpu_adapter``.
+
+    Raises:
+        InputError: the job asks for something that this machine or Megatron cannot do.
+    """
+    words = [word for dest, value in _table(job, cuda=cuda).items() for word in _words(dest, value)]
+    for name, value in job.megatron_args.items():
+        try:
+            words += passthrough_argv(name, value)
+        except ValueError as error:
+            raise InputError(f"{job.name}: megatron_args: {error}") from None
+    return words
+
+
+def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
+    return {
+        **megatron_arguments(job.hf_config),
+        **_regularization(job),
+        **_optimizer(job),
+        **_parallelism(job),
+        **_PRECISION[job.precision],
+        **_RECOMPUTE[job.recompute],
+        **_data(job),
+        **_checkpoints(job),
+        **_validation(job),
+        **_telemetry(job),
+        **(_on_cuda(job) if cuda else _on_cpu(job)),
+    }
+
+
+def _regularization(job: TrainJob) -> dict[str, Any]:
+    return {
+        "hidden_dropout": job.dropout.hidden,
+        "attention_dropout": job.dropout.attention,
+        "seed": job.seed,
+    }
+
+
+def _optimizer(job: TrainJob) -> dict[str, Any]:
+    o = job.optimizer
+    if o.decay_style == "WSD" and "lr-wsd-decay-iters" not in {name.replace("_", "-") for name in job.megatron_args}:
+        raise InputError(f"{job.name}: optimizer.decay_style WSD needs megatron_args: lr-wsd-decay-iters")
+    return {
+        "optimizer": "adam",
+        "lr": o.lr,
+        "min_lr": o.min_lr,
+        "lr_decay_style": o.decay_style,
+        "lr_decay_iters": job.iterations,
+        "lr_warmup_iters": o.warmup_iterations,
+        "lr_warmup_init": 0.0,
+        "weight_decay": o.weight_decay,
+        "weight_decay_incr_style": "constant",
+        "adam_beta1": o.beta1,
+        "adam_beta2": o.beta2,
+        "adam_eps": o.eps,
+        "clip_grad": o.clip_grad,
+        # every token of a global batch weighs the same, however it is cut into micro batches
+        "calculate_per_token_loss": True,
+    }
+
+
+def _parallelism(job: TrainJob) -> dict[str, Any]:
+    p = job.parallelism
+    return {
+        "tensor_model_parallel_size": p.tensor,
+        "pipeline_model_parallel_size": p.pipeline,
+        "context_parallel_size": p.context,
+        "expert_model_parallel_size": p.expert,
+        "sequence_parallel": p.sequence_parallel,
+        "use_distributed_optimizer": p.distributed_optimizer,
+        "overlap_grad_reduce": p.overlap_grad_reduce,
+        "overlap_param_gather": p.overlap_param_gather,
+    }
+
+
+def _data(job: TrainJob) -> dict[str, Any]:
+    return {
+        "seq_length": job.sequence_length,
+        "train_iters": job.iterations,
+        "global_batch_size": job.global_batch_size,
+        "micro_batch_size": job.micro_batch_size,
+        # the loaders are the pipeline's own: see data.py
+        "dataloader_type": "external",
+        "create_attention_mask_in_dataloader": False,
+        "tokenizer_type": "NullTokenizer",
+        "vocab_size": job.vocab_size,
+        "null_tokenizer_eod_id": job.eod_id,
+    }
+
+
+def _checkpoints(job: TrainJob) -> dict[str, Any]:
+    directory = str(job.checkpoints_dir)
+    return {
+        "save": directory,
+        # a fresh directory starts from the pretrained checkpoint, one that has a checkpoint resumes from it
+        "load": directory,
+        **({"pretrained_checkpoint": str(job.pretrained_checkpoint)} if job.pretrained_checkpoint else {}),
+        "save_interval": job.checkpoint.interval,
+        "ckpt_format": "torch_dist",
+        # otherwise a run cannot be resumed with other parallel sizes
+        "dist_ckpt_optim_fully_reshardable": job.parallelism.distributed_optimizer,
+        "exit_signal_handler": True,
+    }
+
+
+def _validation(job: TrainJob) -> dict[str, Any]:
+    # one window batch per pipeline stage keeps all stages busy
+    windows = job.micro_batch_size * job.data_parallel * job.parallelism.pipeline
+    return {
+        "eval_interval": job.validation.interval,
+        "eval_micro_batch_size": job.micro_batch_size,
+        "eval_global_batch_size": windows,
+        "eval_iters": 0,
+        **(
+            {
+                "full_validation": True,
+                "multiple_validation_sets": True,
+                "validation_set_names": [shards.corpus for shards in job.heldout],
+            }
+            if job.heldout
+            else {}
+        ),
+    }
+
+
+def _telemetry(job: TrainJob) -> dict[str, Any]:
+    return {
+        "log_interval": job.log_interval,
+        "tensorboard_dir": str(job.run_dir / "tensorboard"),
+        "tensorboard_log_interval": job.log_interval,
+        "log_timers_to_tensorboard": True,
+        "enable_one_logger": False,
+    }
+
+
+def _on_cuda(job: TrainJob) -> dict[str, Any]:
+    exact = job.determinism == "exact"
+    return {
+        "transformer_impl": "transformer_engine",
+        "distributed_backend": "nccl",
+        "deterministic_mode": exact,
+        # the two exclude each other: the fused kernel adds in no fixed order
+        "cross_entropy_loss_fusion": not exact,
+    }
+
+
+def _on_cpu(job: TrainJob) -> dict[str, Any]:
+    """What has no CPU implementation is off; arithmetic in a fixed order is all a CPU has, so both modes are exact."""
+    if job.precision.startswith("fp8"):
+        raise InputError(f"{job.name}: precision {job.precision} needs a CUDA device; without one use bf16 or fp32")
+    if job.parallelism.context > 1:
+        raise InputError(f"{job.name}: parallelism.context {job.parallelism.context} needs CUDA devices")
+    return {
+        "transformer_impl": "local",
+        "distributed_backend": "gloo",
+        "use_cpu_initialization": True,
+        # kernels of Apex and Transformer Engine
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "apply_rope_fusion": False,
+        "no_persist_layer_norm": True,
+        # compiled by torch.compile, which the adapter switches off
+        "bias_swiglu_fusion": False,
+        "bias_dropout_fusion": False,
+        # workers fork after threads of the math libraries have started
+        "num_workers": 0,
+    }
+
+
+def _words(dest: str, value: Any) -> list[str]:
+    """Command-line words after which argparse holds ``value`` in ``dest``."""
+    flags = list({flag.flags: flag for flag in megatron_flags().values() if flag.dest == dest}.values())
+    if not flags:
+        raise InputError(f"Megatron has no argument with destination {dest}")
+    if isinstance(value, bool):
+        return _switch(dest, value, flags)
+    return flags[0].argv(value)
+
+
+def _switch(dest: str, value: bool, flags: list[MegatronFlag]) -> list[str]:
+    for flag in flags:
+        if flag.action == "boolean":
+            return flag.argv(value)
+        if flag.action == ("store_true" if value else "store_false"):
+            return flag.argv(True)
+    default = flags[0].default
+    if bool(default) is not value:
+        raise InputError(f"Megatron cannot set {dest} to {value}")
+    return []
+
+
+def table_destinations(job: TrainJob, *, cuda: bool) -> frozenset[str]:
+    """Every destination that the table sets; all of those the user may not set are in ``OWNED``."""
+    return frozenset(_table(job, cuda=cuda))
+
+
+__all__ = ["OWNED", "megatron_argv", "table_destinations"]

@@ -1,0 +1,123 @@
+"""Layers for processes without Transformer Engine: torch attention, and a norm that sequence parallelism takes.
+
+Axes:
+    S  tokens of a sequence      B  samples of a micro batch
+    N  query heads of this rank  G  key/value heads of this rank      D  width of a head
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from megatron.core import tensor_parallel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class TorchAttention(MegatronModule):
+    """Causal attention by ``torch.nn.functional.scaled_dot_product_attention``.
+
+    Megatron's own ``DotProductAttention`` repeats the key and value heads and materialises all scores; this is faster
+    and gives the same bits as Hugging Face's ``sdpa`` attention. One context-parallel rank only.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: AttnMaskType,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        k_channels: int | None = None,
+        **unused: Any,
+    ) -> None:
+        super().__init__(config=config)
+        self.attn_mask_type = attn_mask_type
+        head_width = k_channels or config.kv_channels
+        self.scale = 1.0 / math.sqrt(head_width) if softmax_scale is None else softmax_scale
+        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
+
+    def forward(
+        self,
+        query_SBND: torch.Tensor,
+        key_SBGD: torch.Tensor,
+        value_SBGD: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        attn_mask_type: AttnMaskType | None = None,
+        **unused: Any,
+    ) -> torch.Tensor:
+        """Context of shape (S, B, N*D) in the dtype of the query.
+
+        Args:
+            attention_mask: True where attention is forbidden, broadcastable to (B, N, S, S); None means causal.
+        """
+        causal = attention_mask is None and (attn_mask_type or self.attn_mask_type) == AttnMaskType.causal
+        query_BNSD, key_BGSD, value_BGSD = (t.permute(1, 2, 0, 3) for t in (query_SBND, key_SBGD, value_SBGD))
+
+        def attend() -> torch.Tensor:
+            return scaled_dot_product_attention(
+                query_BNSD,
+                key_BGSD,
+                value_BGSD,
+                attn_mask=None if attention_mask is None else ~attention_mask,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=causal,
+                scale=self.scale,
+                enable_gqa=query_BNSD.size(1) != key_BGSD.size(1),
+            )
+
+        if self.training and self.dropout > 0.0:
+            # heads differ between tensor-parallel ranks, so their dropout must as well
+            with tensor_parallel.get_cuda_rng_tracker().fork():
+                context_BNSD = attend()
+        else:
+            context_BNSD = attend()
+        context_SBND = context_BNSD.permute(2, 0, 1, 3)
+        return context_SBND.reshape(context_SBND.size(0), context_SBND.size(1), -1)
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
+        """Nothing: attention has no parameters."""
+        return {}
+
+
+class SequenceParallelNorm(torch.nn.RMSNorm):
+    """RMSNorm whose weight is marked so that its gradient is summed over the tensor-parallel ranks.
+
+    Megatron's ``WrappedTorchNorm`` refuses sequence parallelism, although the sum is all that is missing.
+    """
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float, **unused: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+def local_block_spec(config: Any, vp_stage: int | None = None) -> Any:
+    """Specification of the decoder for ``GPTModelConfig.transformer_layer_spec``.
+
+    Args:
+        config: the ``GPTModelConfig``.
+        vp_stage: virtual pipeline stage, passed on by the model builder.
+    """
+    block = get_gpt_decoder_block_spec(
+        config.transformer,
+        use_transformer_engine=False,
+        normalization=config.transformer.normalization,
+        vp_stage=vp_stage,
+    )
+    for layer in block.layer_specs:
+        layer.submodules.self_attention.submodules.core_attention = TorchAttention
+    if config.transformer.sequence_parallel:
+        for layer in block.layer_specs:
+            for submodules in (layer.submodules, layer.submodules.self_attention.submodules):
+                for name, value in vars(submodules).items():
+                    if value is WrappedTorchNorm:
+                        setattr(submodules, name, SequenceParallelNorm)
+        block.layer_norm = SequenceParallelNorm
+    return block

@@ -1,0 +1,150 @@
+"""What a run reports: metric records and events, taken from what Megatron hands to TensorBoard, never from its text.
+
+Exactly one process reports: the last rank, which is in the last pipeline stage and so has the loss, and to which
+Megatron gives the TensorBoard writer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.lake.atomic import write_bytes
+from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.training.checkpoints import checkpoint_path, is_complete, tracked_iteration
+from pamp_pipelines.training.job import TrainJob
+
+_LOSS = "lm loss"
+_VALIDATION = f"{_LOSS} validation-"
+_FIELDS = {
+    _LOSS: "loss",
+    "learning-rate": "learning_rate",
+    "grad-norm": "grad_norm",
+    "loss-scale": "loss_scale",
+    "iteration-time": "seconds_per_iteration",
+}
+_EVENT_SECONDS = 1.0
+"""Least time between two metric events; ``metrics.jsonl`` gets every record."""
+
+
+class Reporter:
+    """Collects the scalars of an iteration, and writes them as one record once the iteration is over."""
+
+    def __init__(self, job: TrainJob, heldout_tokens: dict[str, int]) -> None:
+        """
+        Args:
+            job: what is run.
+            heldout_tokens: predicted tokens of each held-out split, by corpus.
+        """
+        self.job = job
+        self.heldout_tokens = heldout_tokens
+        self.events = EventLog(job.events_path)
+        self._scalars: dict[str, float] = {}
+        self._announced = tracked_iteration(job.checkpoints_dir)
+        self._last_event = 0.0
+
+    def started(self, iteration: int) -> None:
+        """The run goes on after ``iteration``: what an earlier process recorded beyond it will be recorded again."""
+        _keep_until(self.job.metrics_path, iteration)
+        self.events.write(
+            "started",
+            run=self.job.name,
+            iteration=iteration,
+            iterations=self.job.iterations,
+            world_size=self.job.world_size,
+        )
+
+    def scalar(self, tag: str, value: float) -> None:
+        """One value of the current iteration, under its TensorBoard tag."""
+        self._scalars[tag] = value
+
+    def iteration_done(self, iteration: int) -> None:
+        """Write the record of an iteration, unless nothing was logged for it."""
+        scalars, self._scalars = self._scalars, {}
+        if _LOSS not in scalars and not any(tag.startswith(_VALIDATION) for tag in scalars):
+            return
+        record = self._record(iteration, scalars)
+        with self.job.metrics_path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
+        now = time.monotonic()
+        important = "validation_loss" in record or iteration >= self.job.iterations
+        if important or now - self._last_event >= _EVENT_SECONDS:
+            self._last_event = now
+            self.events.write("metric", **record)
+
+    def _record(self, iteration: int, scalars: dict[str, float]) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "iteration": iteration,
+            "consumed_samples": iteration * self.job.global_batch_size,
+            "consumed_tokens": iteration * self.job.tokens_per_iteration,
+        }
+        for tag, field in _FIELDS.items():
+            if tag in scalars:
+                record[field] = _finite(scalars[tag])
+        seconds = record.get("seconds_per_iteration")
+        if seconds:
+            record["tokens_per_second"] = self.job.tokens_per_iteration / seconds
+        corpora = {c: scalars[_VALIDATION + c] for c in self.heldout_tokens if _VALIDATION + c in scalars}
+        if corpora:
+            # Megatron reports the mean over each split; the loss over all splits weighs every token the same
+            tokens = sum(self.heldout_tokens[c] for c in corpora)
+            total = sum(loss * self.heldout_tokens[c] for c, loss in corpora.items())
+            record["validation_loss"] = _finite(total / tokens)
+            record["validation"] = {
+                c: {"loss": _finite(loss), "tokens": self.heldout_tokens[c]} for c, loss in corpora.items()
+            }
+        return record
+
+    def announce_checkpoint(self) -> None:
+        """Report the newest checkpoint, once the tracker names it and it is complete."""
+        iteration = tracked_iteration(self.job.checkpoints_dir)
+        if iteration is None or iteration == self._announced:
+            return
+        path = checkpoint_path(self.job.checkpoints_dir, iteration)
+        if is_complete(path):
+            self._announced = iteration
+            self.events.write("checkpoint", iteration=iteration, path=str(path))
+
+    def finished(self, iteration: int) -> None:
+        """The run is complete."""
+        self.events.write("finished", iteration=iteration)
+
+    def stopped(self, reason: str, iteration: int | None) -> None:
+        """The process ends before the run is complete; a retry goes on after ``iteration``."""
+        self.events.write("failed", reason=reason, iteration=iteration)
+
+
+class TeeWriter:
+    """A TensorBoard ``SummaryWriter`` that hands every scalar to a reporter as well."""
+
+    def __init__(self, writer: Any, reporter: Reporter) -> None:
+        self._writer = writer
+        self._reporter = reporter
+
+    def add_scalar(
+        self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        self._writer.add_scalar(tag, scalar_value, global_step, *args, **kwargs)
+        self._reporter.scalar(tag, float(scalar_value))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+
+def _keep_until(path: Path, iteration: int) -> None:
+    """Drop records after ``iteration``, and a line that a killed process left unfinished."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["iteration"] <= iteration]
+    if kept != lines:
+        write_bytes(path, b"".join(kept))
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None

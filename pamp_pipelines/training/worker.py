@@ -1,0 +1,122 @@
+"""One process of a training run: ``torchrun … -m pamp_pipelines.training.worker JOB.json``.
+
+Starts from random weights, from the pretrained checkpoint, or from the newest complete checkpoint of the run, whichever
+is the furthest. The exit status is 0 exactly when Megatron's tracker names the last iteration of the job.
+
+Nothing heavy may be imported here: saving a checkpoint spawns a process that imports this module again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.errors import InputError, PampError
+from pamp_pipelines.training.checkpoints import TRACKER, recover, tracked_iteration
+from pamp_pipelines.training.job import TrainJob, read_job
+
+EXIT_INPUT = 2
+"""The job or a file that it names is wrong: a retry cannot help."""
+EXIT_INCOMPLETE = 75
+"""Stopped before the last iteration, e.g. by SIGTERM, with a checkpoint: a retry goes on (EX_TEMPFAIL)."""
+
+
+def main(job_path: Path) -> int:
+    """Run the job in this process; returns the exit status."""
+    try:
+        job = read_job(job_path)
+        _check(job)
+        if _rank() == 0:
+            recover(job.checkpoints_dir)
+        if tracked_iteration(job.checkpoints_dir) == job.iterations:
+            return 0
+        return _train(job)
+    except PampError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_INPUT
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _check(job: TrainJob) -> None:
+    from pamp_pipelines.conversion.architectures import unsupported
+
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size != job.world_size:
+        raise InputError(f"{job.name}: started with {world_size} processes; the job is for {job.world_size}")
+    problems = unsupported(job.hf_config)
+    if problems:
+        raise InputError(f"{job.template_dir / 'config.json'}: cannot be trained: {'; '.join(problems)}")
+    if job.pretrained_checkpoint is not None and not (job.pretrained_checkpoint / TRACKER).is_file():
+        raise InputError(f"{job.pretrained_checkpoint / TRACKER}: missing; import the model again")
+
+
+def _train(job: TrainJob) -> int:
+    args, reporter = start_megatron(job)
+    from megatron.core.enums import ModelType
+    from megatron.training import training
+    from megatron.training.argument_utils import pretrain_cfg_container_from_args
+
+    from pamp_pipelines.training import loop
+    from pamp_pipelines.training.data import DatasetProvider
+    from pamp_pipelines.training.forward import forward_step
+    from pamp_pipelines.training.model import model_config
+
+    loop.install(job, reporter)
+    container = pretrain_cfg_container_from_args(args, model_config(args, job))
+    stopped = None
+    try:
+        training.pretrain(container, DatasetProvider(job, reporter), ModelType.encoder_or_decoder, forward_step)
+    except SystemExit as exit_:
+        # how Megatron ends after SIGTERM, and in several failing ways, often with status 0
+        stopped = exit_.code
+    iteration = tracked_iteration(job.checkpoints_dir)
+    complete = iteration == job.iterations
+    if reporter:
+        reporter.announce_checkpoint()
+        if complete:
+            reporter.finished(job.iterations)
+        else:
+            reporter.stopped("the process ended before the last iteration", iteration)
+    if complete:
+        return 0
+    return stopped if isinstance(stopped, int) and stopped else EXIT_INCOMPLETE
+
+
+def start_megatron(job: TrainJob) -> tuple[Any, Any]:
+    """Import Megatron, adapted to this machine, and parse the job's arguments into its global ones.
+
+    Returns:
+        Megatron's arguments, and a ``telemetry.Reporter`` on the rank that reports, None on the others.
+    """
+    # Megatron asks for it with tensor or context parallelism: kernels then start in the order of their launch
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    from pamp_pipelines.training import cpu_adapter, optimizer_resume
+    from pamp_pipelines.training.arguments import megatron_argv
+
+    cuda = not cpu_adapter.install()
+    optimizer_resume.install()
+    import megatron.core.datasets.utils
+    from megatron.training import global_vars
+    from megatron.training.arguments import parse_and_validate_args
+
+    # runs `make` in a folder to which the wheel has no Makefile; the wheel holds the library already built
+    megatron.core.datasets.utils.compile_helpers = lambda: None
+    sys.argv = [sys.argv[0], *megatron_argv(job, cuda=cuda)]
+    args = parse_and_validate_args()
+    if args.rank != args.world_size - 1:
+        return args, None
+    from pamp_pipelines.training.data import heldout_tokens
+    from pamp_pipelines.training.telemetry import Reporter, TeeWriter
+
+    reporter = Reporter(job, heldout_tokens(job))
+    global_vars._GLOBAL_TENSORBOARD_WRITER = TeeWriter(global_vars.get_tensorboard_writer(), reporter)
+    return args, reporter
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
