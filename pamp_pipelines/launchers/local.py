@@ -148,6 +148,8 @@ class LocalLauncher:
                 if process is not None:
                     process.wait(ORPHAN_GRACE_S + _MARGIN_S)
             raise
+        if process is None:
+            kill_leftovers(handle.token)  # somebody else's worker: its supervisor may have been killed long ago
         return status
 
     def find(self, run_dir: Path) -> Handle | None:

@@ -32,10 +32,10 @@ class _Tail:
             self._see(event)
 
     def _see(self, event: Event) -> None:
-        self.seen = time.monotonic()
         if event.kind == "failed":
             self.complaint = str(event.data.get("message") or event.data.get("error") or "")
         self.on_event(event)
+        self.seen = time.monotonic()  # the time that on_event took is not the worker's
 
 
 def launcher_for(profile: ComputeProfile) -> Launcher:

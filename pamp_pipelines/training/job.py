@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import (
     Checkpointing,
     Dropout,
@@ -16,6 +17,7 @@ from pamp_pipelines.declarations.training_config import (
     Validation,
 )
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.manifest import ArtifactRef
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
@@ -77,7 +79,7 @@ class TrainJob(_Plain):
     checkpoint: Checkpointing
     validation: Validation
     cadence: tuple[NonNegativeInt, ...] = ()
-    """Steps whose checkpoint must exist and be kept, besides the interval; the last step is always saved."""
+    """Steps whose checkpoint must exist and be kept, also off the interval; the last step is always saved."""
     seed: PositiveInt
     """Seed of initialisation and dropout; Megatron refuses 0."""
     data_seed: NonNegativeInt
@@ -90,6 +92,15 @@ class TrainJob(_Plain):
     """Processes of the whole run: nodes x processes per node."""
     megatron_args: dict[str, Any] = {}
     """Further Megatron flags by name, without dashes in front."""
+
+    id: str = ""
+    """Identity of the run, known before it starts; empty for a job that was not resolved from declarations."""
+    inputs: tuple[ArtifactRef, ...] = ()
+    """The shards, and the megatron_checkpoint."""
+    declaration: dict[str, Any] = {}
+    """The declarations that the job was resolved from, for the manifest."""
+    profile: ComputeProfile = ComputeProfile()
+    """Limits and environment of the processes."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainJob:
@@ -106,7 +117,7 @@ class TrainJob(_Plain):
         late = [step for step in self.cadence if step > self.iterations]
         if late:
             raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")
-        paths = [self.run_dir, self.template_dir, *(shards.prefix for shards in (*self.train, *self.heldout))]
+        paths = [self.run_dir, self.template_dir, *(s.prefix for s in self.train), *(s.prefix for s in self.heldout)]
         relative = [str(path) for path in paths if not path.is_absolute()]
         if relative:
             raise ValueError(f"paths must be absolute: {relative}")

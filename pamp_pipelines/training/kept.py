@@ -1,0 +1,125 @@
+"""Records of kept checkpoints: ``kept/<step>.json``, a manifest of kind ``checkpoint``.
+
+A record is written when the checkpoint is complete and never changes. Step 0 of an imported model has one too, which
+points to the import, so that "before" is scored by the same path as everything after.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.errors import InputError, MissingInput
+from pamp_pipelines.lake.artifact import read_manifest, verify_files
+from pamp_pipelines.lake.atomic import fsync_dir, fsync_file, write_text
+from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.manifest import ArtifactRef, FileEntry, Manifest, artifact_id, content_hash
+from pamp_pipelines.lake.producer import producer
+from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.metrics import read_metrics
+from pamp_pipelines.training.saved import Saved
+
+KIND = "checkpoint"
+STAGE_VERSION = 1
+
+
+def record_path(run_dir: Path, step: int) -> Path:
+    return run_dir / "kept" / f"{step:07d}.json"
+
+
+def recorded_steps(run_dir: Path) -> list[int]:
+    """Steps that have a record, oldest first."""
+    return sorted(int(file.stem) for file in (run_dir / "kept").glob("*.json") if file.stem.isdigit())
+
+
+def read_record(run_dir: Path, step: int) -> Manifest:
+    """The record of a step, its ``location`` made absolute: on storage it is relative, so that a lake can be moved.
+
+    Raises:
+        InputError: no such record, or it is not readable.
+    """
+    manifest = read_manifest(record_path(run_dir, step))
+    if manifest.location is None:
+        raise InputError(f"{record_path(run_dir, step)}: names no location; delete the record and train again.")
+    return manifest.model_copy(update={"location": os.path.normpath(run_dir / manifest.location)})
+
+
+def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
+    """The manifest of a kept checkpoint; its ``location`` is the absolute directory that holds ``.metadata``.
+
+    Raises:
+        MissingInput: there is no such checkpoint; names those that the version has.
+        VerificationFailed: its files are missing or of another size.
+    """
+    run_dir = lake.version_dir(key.model, key.training_config, key.version)
+    if not record_path(run_dir, key.step).is_file():
+        known = ", ".join(map(str, recorded_steps(run_dir))) or "none"
+        raise MissingInput(
+            "pretrained_checkpoint", f"{key.model}|{key.training_config}", f"No checkpoint {key}; kept steps: {known}."
+        )
+    manifest = read_record(run_dir, key.step)
+    verify_files(run_dir, manifest)
+    assert manifest.location is not None
+    if not (Path(manifest.location) / ".metadata").is_file():
+        raise InputError(f"{manifest.location}: the checkpoint that {key} points to is gone; materialise it again.")
+    return manifest
+
+
+def record_import(job: TrainJob, checkpoint: Path, source: ArtifactRef) -> Manifest:
+    """Record step 0 of an imported model; its payload stays where the import is."""
+    return _write(
+        job, 0, checkpoint, files=(), content=source.content, inputs=(source,), stats={"step": 0, "tokens": 0}
+    )
+
+
+def record_saved(job: TrainJob, step: int) -> Manifest:
+    """Record a complete checkpoint of the run. Files are synced to the disk before the record names them."""
+    directory = Saved(job.checkpoints_dir).dir(step)
+    files = tuple(_hashed(directory, job.run_dir))
+    stats: dict[str, Any] = {"step": step, "tokens": step * job.tokens_per_iteration}
+    for entry in read_metrics(job.metrics_path):
+        if entry["step"] == step:
+            stats |= {name: entry[name] for name in ("loss", "validation_loss") if name in entry}
+    # names below the version directory, so that equal checkpoints of two versions have equal content
+    return _write(job, step, directory, files=files, content=content_hash(list(files)), inputs=job.inputs, stats=stats)
+
+
+def _hashed(directory: Path, run_dir: Path) -> list[FileEntry]:
+    def entry(file: Path) -> FileEntry:
+        fsync_file(file)
+        name = file.relative_to(run_dir).as_posix()
+        return FileEntry(path=name, bytes=file.stat().st_size, sha256=sha256_file(file))
+
+    paths = sorted(f for f in directory.rglob("*") if f.is_file())
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        entries = list(pool.map(entry, paths))
+    fsync_dir(directory)
+    return entries
+
+
+def _write(
+    job: TrainJob,
+    step: int,
+    location: Path,
+    *,
+    files: tuple[FileEntry, ...],
+    content: str,
+    inputs: tuple[ArtifactRef, ...],
+    stats: dict[str, Any],
+) -> Manifest:
+    manifest = Manifest(
+        kind=KIND,
+        id=artifact_id(KIND, STAGE_VERSION, [job.id], {"run": job.name, "step": step}),
+        content=content,
+        created=utc_now(),
+        inputs=inputs,
+        declaration=job.declaration,
+        producer=producer(),
+        files=files,
+        stats=stats,
+        location=os.path.relpath(location, job.run_dir),
+    )
+    write_text(record_path(job.run_dir, step), manifest.model_dump_json(indent=2) + "\n")
+    return read_record(job.run_dir, step)

@@ -1,0 +1,34 @@
+"""``metrics.jsonl``: one JSON object per logged iteration, written by the worker, read by everybody else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.lake.atomic import write_text
+
+Metrics = list[dict[str, Any]]
+
+
+def read_metrics(path: Path) -> Metrics:
+    """All whole lines; one that a killed writer left unfinished is skipped."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    metrics = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            metrics.append(entry)
+    return metrics
+
+
+def cut_metrics(path: Path, step: int) -> None:
+    """Drop what lies after ``step``: a resumed run writes it again."""
+    if not path.exists():
+        return
+    kept = [entry for entry in read_metrics(path) if entry["step"] <= step]
+    write_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))

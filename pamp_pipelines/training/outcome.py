@@ -1,0 +1,147 @@
+"""The verdict on a finished run: numbers and checks from its metrics, and its manifest."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.lake.artifact import Artifact
+from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.hashing import sha256_file, sha256_json
+from pamp_pipelines.lake.manifest import MANIFEST, CheckResult, FileEntry, Manifest
+from pamp_pipelines.lake.producer import producer
+from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.kept import read_record, recorded_steps
+from pamp_pipelines.training.metrics import Metrics, read_metrics
+from pamp_pipelines.training.saved import Saved
+
+KIND = "pretrained_checkpoint"
+VALIDATION_GAP = 0.10
+"""Share of the training loss by which the validation loss may differ before a warning."""
+_AVERAGED = 10
+"""Logged iterations that are averaged at either end of the loss curve: single batches are noisy."""
+
+
+def series(metrics: Metrics, name: str) -> list[float]:
+    """Values of a metric in order of steps, where it was logged."""
+    return [float(entry[name]) for entry in metrics if isinstance(entry.get(name), int | float)]
+
+
+def ends(losses: list[float]) -> tuple[float, float]:
+    """Mean loss at the start and at the end, over up to ten entries each that do not overlap."""
+    width = max(1, min(_AVERAGED, len(losses) // 2))
+    return statistics.fmean(losses[:width]), statistics.fmean(losses[-width:])
+
+
+def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
+    """``tracker_reached``, ``loss_finite``, ``loss_fell`` (ERROR) and ``validation_gap`` (WARN)."""
+    losses, validation = series(metrics, "loss"), series(metrics, "validation_loss")
+    bad = [entry["step"] for entry in metrics for n in ("loss", "validation_loss") if not _finite(entry.get(n, 0.0))]
+    tracker = Saved(job.checkpoints_dir).tracker()
+    results = [
+        CheckResult(
+            name="tracker_reached",
+            passed=tracker == job.iterations,
+            description=f"Megatron's tracker names step {tracker}; the run ends at {job.iterations}.",
+            metadata={"tracker": tracker, "iterations": job.iterations},
+        ),
+        CheckResult(
+            name="loss_finite",
+            passed=bool(losses) and not bad,
+            description=f"Not finite at steps {bad[:10]}."
+            if bad
+            else f"{len(losses)} training losses are finite."
+            if losses
+            else "No training loss was logged.",
+            metadata={"entries": len(losses), "not_finite": len(bad)},
+        ),
+    ]
+    if bad or not losses:
+        results.append(CheckResult(name="loss_fell", passed=False, description="There is no finite loss curve."))
+        return results
+    first, last = ends(losses)
+    # one logged entry has no slope to judge
+    fell = last < first or len(losses) == 1
+    results.append(
+        CheckResult(
+            name="loss_fell",
+            passed=fell,
+            description=f"The mean training loss went from {first:.4f} to {last:.4f}.",
+            metadata={"first": first, "last": last},
+        )
+    )
+    if validation:
+        gap = abs(validation[-1] - last) / last if last else math.inf
+        results.append(
+            CheckResult(
+                name="validation_gap",
+                passed=gap <= VALIDATION_GAP,
+                severity="WARN",
+                description=f"Validation loss {validation[-1]:.4f}, training loss {last:.4f}: {gap:.1%} apart.",
+                metadata={"validation_loss": validation[-1], "training_loss": last, "gap": gap},
+            )
+        )
+    return results
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int | None) -> dict[str, Any]:
+    """Numbers for people: sizes, losses, speed."""
+    losses, validation = series(metrics, "loss"), series(metrics, "validation_loss")
+    speed = series(metrics, "tokens_per_s")
+    numbers: dict[str, Any] = {
+        "iterations": job.iterations,
+        "tokens": job.iterations * job.tokens_per_iteration,
+        "seconds": round(seconds, 3),
+        "resumed_from": resumed_from,
+        "world_size": job.world_size,
+        "kept_steps": recorded_steps(job.run_dir),
+    }
+    if losses:
+        numbers |= {"first_loss": losses[0], "final_loss": losses[-1]}
+    if validation:
+        numbers["validation_loss"] = validation[-1]
+    if speed:
+        # the median leaves out the slow first iterations and the saves
+        numbers["tokens_per_s"] = statistics.median(speed)
+    return numbers
+
+
+def write_manifest(job: TrainJob, *, seconds: float, resumed_from: int | None) -> Artifact:
+    """Finish the version directory.
+
+    The content covers the kept checkpoints and the loss curve. Rolling resume points are not hashed: they are gone
+    after the next run of retention. Files that the manifest lists do not change any more.
+    """
+    metrics = read_metrics(job.metrics_path)
+    kept = {step: read_record(job.run_dir, step).content for step in recorded_steps(job.run_dir)}
+    curve = [[entry["step"], entry.get("loss"), entry.get("validation_loss")] for entry in metrics]
+    manifest = Manifest(
+        kind=KIND,
+        id=job.id,
+        # losses as text: a loss that is not finite has no canonical JSON
+        content=sha256_json({"kept": kept, "curve": [list(map(repr, row)) for row in curve]}),
+        created=utc_now(),
+        inputs=job.inputs,
+        declaration=job.declaration,
+        producer=producer(),
+        files=tuple(_entry(job.run_dir, file) for file in _lasting_files(job)),
+        stats=stats(job, metrics, seconds=seconds, resumed_from=resumed_from),
+        checks=tuple(checks(job, metrics)),
+    )
+    write_text(job.run_dir / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+    return Artifact(job.run_dir, manifest)
+
+
+def _lasting_files(job: TrainJob) -> list[Path]:
+    files = [job.run_dir / "job.json", job.metrics_path, *sorted((job.run_dir / "kept").glob("*.json"))]
+    return [file for file in files if file.is_file()]
+
+
+def _entry(run_dir: Path, file: Path) -> FileEntry:
+    name = file.relative_to(run_dir).as_posix()
+    return FileEntry(path=name, bytes=file.stat().st_size, sha256=sha256_file(file))

@@ -1,0 +1,142 @@
+"""The training stage as the caller sees it: lease, resume, worker, kept checkpoints, verdict."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pamp_pipelines.errors import WorkerFailed
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
+from pamp_pipelines.launchers import launcher_for, run_worker
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.kept import read_record, record_import, record_saved, recorded_steps
+from pamp_pipelines.training.lease import lease
+from pamp_pipelines.training.metrics import cut_metrics
+from pamp_pipelines.training.outcome import write_manifest
+from pamp_pipelines.training.saved import Saved
+
+WORKER = "pamp_pipelines.training.worker"
+
+
+def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) -> Artifact:
+    """Train a version to its last iteration and return it; a finished one is returned at once.
+
+    A version that was begun goes on from its newest complete checkpoint. Each kept checkpoint is announced by an event
+    ``checkpoint`` with ``key``, ``step``, ``content`` and ``path`` after its record is written; those of earlier
+    attempts are announced again, since whoever listened then may have died before it heard.
+
+    Args:
+        job: what to train and where.
+        on_event: called in this thread with the worker's events, and with this stage's.
+        worker: module that does the work.
+
+    Raises:
+        WorkerFailed: the worker failed, or ended before the last iteration; a retry resumes.
+        WorkerCanceled: somebody asked the worker to stop.
+        LeaseTaken: another process trains this version.
+    """
+    if finished := find(job.run_dir, job.id):
+        _announce_all(job, on_event)
+        return finished
+    with lease(job.run_dir) as lock:
+        if finished := find(job.run_dir, job.id):
+            _announce_all(job, on_event)
+            return finished
+        _end_leftovers(job, on_event)
+        return _train(job, on_event, lock, worker)
+
+
+def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str) -> Artifact:
+    start = time.monotonic()
+    job_file = job.run_dir / "job.json"
+    write_text(job_file, job.model_dump_json(indent=2) + "\n")
+    saved = Saved(job.checkpoints_dir)
+    resumed_from = saved.sweep(lambda message: on_event(event("warning", message=message)))
+    cut_metrics(job.metrics_path, resumed_from or 0)
+    keeper = _Keeper(job, on_event)
+    keeper.begin()
+    if resumed_from != job.iterations:
+        run_worker(
+            worker,
+            job_file,
+            job.run_dir,
+            nproc=job.world_size,
+            profile=job.profile,
+            on_event=keeper.on_worker_event,
+            hold=[lock],
+        )
+    keeper.catch_up()
+    if (tracker := saved.tracker()) != job.iterations:
+        raise WorkerFailed(
+            f"{job.name}: the worker ended without an error at step {tracker or 0} of {job.iterations}, so the run is "
+            f"not finished; run it again to resume. Log: {job.run_dir / 'logs'}",
+            0,
+        )
+    return write_manifest(job, seconds=time.monotonic() - start, resumed_from=resumed_from)
+
+
+@dataclass
+class _Keeper:
+    """Records and announces kept checkpoints while the worker goes on, and deletes old resume points."""
+
+    job: TrainJob
+    on_event: OnEvent
+    announced: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Step 0 of an import, and what earlier attempts left."""
+        job = self.job
+        source = next((ref for ref in job.inputs if ref.kind == "megatron_checkpoint"), None)
+        if job.pretrained_checkpoint and source and 0 not in recorded_steps(job.run_dir):
+            record_import(job, job.pretrained_checkpoint / "release", source)
+        for step in recorded_steps(job.run_dir):
+            self._announce(step)
+        self.catch_up()
+
+    def on_worker_event(self, event: Event) -> None:
+        if event.kind != "checkpoint":
+            self.on_event(event)
+            return
+        # what counts is what lies on the disk, and an earlier announcement may have been lost
+        try:
+            self.catch_up()
+        except OSError as error:
+            # a full disk must not end a run that can still train; the end of the run tries again
+            self._warn(f"a checkpoint could not be recorded yet: {error}")
+
+    def catch_up(self) -> None:
+        """Record every complete checkpoint that is to be kept, then prune the others."""
+        saved = Saved(self.job.checkpoints_dir)
+        recorded = recorded_steps(self.job.run_dir)
+        for step in self.job.cadence:
+            if step not in recorded and saved.dir(step).is_dir() and saved.complete(step):
+                record_saved(self.job, step)
+                self._announce(step)
+        saved.prune(self.job.checkpoint.keep_last, self.job.cadence)
+
+    def _announce(self, step: int) -> None:
+        if step not in self.announced:
+            self.announced.add(step)
+            self.on_event(event("checkpoint", **_announcement(self.job, step)))
+
+    def _warn(self, message: str) -> None:
+        self.on_event(event("warning", message=message))
+
+
+def _announcement(job: TrainJob, step: int) -> Mapping[str, object]:
+    manifest = read_record(job.run_dir, step)
+    return {"key": f"{job.name}/{step:07d}", "step": step, "content": manifest.content, "path": manifest.location}
+
+
+def _announce_all(job: TrainJob, on_event: OnEvent) -> None:
+    for step in recorded_steps(job.run_dir):
+        on_event(event("checkpoint", **_announcement(job, step)))
+
+
+def _end_leftovers(job: TrainJob, on_event: OnEvent) -> None:
+    """End what is left of an attempt whose caller and supervisor were both killed: it would write beside the new one."""
+    launcher = launcher_for(job.profile)
+    if handle := launcher.find(job.run_dir):
+        on_event(event("warning", message=f"ending processes of an earlier attempt (handle {handle.id})"))
+        launcher.cancel(handle)

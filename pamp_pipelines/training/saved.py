@@ -1,0 +1,126 @@
+"""What Megatron has saved: its tracker file, complete and incomplete checkpoints, rolling resume points.
+
+Megatron writes a checkpoint under its final name and moves the tracker last, by an ordinary write: a killed save leaves
+a directory without ``.metadata``, or an empty tracker with which the next start exits with status 0.
+"""
+
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from pamp_pipelines.conversion.torch_dist import METADATA, TRACKER, read_checkpoint
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.atomic import fsync_dir, write_text
+
+_ITERATION = re.compile(r"iter_(\d{7,})")
+_TRASH = ".trash-"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The directory that Megatron saves to."""
+
+    root: Path
+
+    def dir(self, step: int) -> Path:
+        return self.root / f"iter_{step:07d}"
+
+    def steps(self) -> list[int]:
+        """Steps that have a directory, complete or not, oldest first."""
+        found = (_ITERATION.fullmatch(d.name) for d in self.root.glob("iter_*") if d.is_dir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def tracker(self) -> int | None:
+        """The step that the tracker names; None when it is absent or unreadable."""
+        try:
+            text = (self.root / TRACKER).read_text().strip()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    def problem(self, step: int) -> str | None:
+        """Why the checkpoint of a step cannot be loaded; None when every byte its index points to is there."""
+        try:
+            read_checkpoint(self.dir(step))
+        except InputError as error:
+            return str(error)
+        format = self.dir(step) / "metadata.json"
+        return None if format.is_file() else f"{format}: missing; the checkpoint was never finished"
+
+    def complete(self, step: int) -> bool:
+        """Whether the save of a step has ended: the tracker is moved only after the last file."""
+        newest = self.tracker()
+        return newest is not None and step <= newest and self.problem(step) is None
+
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint; it loses its name first, so that half of one is never taken for a whole."""
+        trash = self.root / f"{_TRASH}{step}-{secrets.token_hex(3)}"
+        self.dir(step).rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def sweep(self, warn: Callable[[str], None]) -> int | None:
+        """Make the directory fit to resume from; call it only while nobody trains.
+
+        Removes unfinished saves, and lets the tracker name the newest complete checkpoint.
+
+        Args:
+            warn: is told about each thing that was not as it should be.
+
+        Returns:
+            The step to resume from; None to start at the beginning.
+        """
+        if not self.root.is_dir():
+            return None
+        for trash in self.root.glob(f"{_TRASH}*"):
+            shutil.rmtree(trash, ignore_errors=True)
+        named = self.tracker()
+        best = None
+        for step in reversed(self.steps()):
+            problem = self.problem(step)
+            # without a tracker nothing tells an unfinished save from a finished one but its files, and .metadata is
+            # the last of those
+            if named is not None and step > named:
+                warn(f"{self.dir(step)}: a save that was not finished; removed")
+                self.remove(step)
+            elif problem is not None:
+                warn(f"{problem}; removed {self.dir(step)}")
+                self.remove(step)
+            elif best is None:
+                best = step
+        if best != named or (best is None and (self.root / TRACKER).exists()):
+            self._set_tracker(best, named, warn)
+        return best
+
+    def _set_tracker(self, best: int | None, named: int | None, warn: Callable[[str], None]) -> None:
+        tracker = self.root / TRACKER
+        was = f"named step {named}" if named is not None else "was unreadable" if tracker.exists() else "was missing"
+        if best is None:
+            tracker.unlink(missing_ok=True)
+            fsync_dir(self.root)
+            warn(f"{tracker}: {was} and no complete checkpoint is left; the run starts again at step 0")
+        else:
+            write_text(tracker, str(best))
+            warn(f"{tracker}: {was}; the run resumes from step {best}, the newest complete checkpoint")
+
+    def prune(self, keep_last: int, kept: Collection[int]) -> list[int]:
+        """Delete rolling resume points and return their steps.
+
+        Kept checkpoints, the newest ``keep_last`` and whatever the tracker names or lies beyond it stay.
+        """
+        newest = self.tracker()
+        if newest is None:
+            return []
+        candidates = [step for step in self.steps() if step < newest]
+        rolling = [*candidates, newest][-keep_last:]
+        removed = [step for step in candidates if step not in kept and step not in rolling]
+        for step in removed:
+            self.remove(step)
+        return removed
+
+
+def has_weights(checkpoint: Path) -> bool:
+    """Whether an imported model's ``checkpoint/`` holds weights; from scratch it does not."""
+    return (checkpoint / "release" / METADATA).is_file()

@@ -1,0 +1,46 @@
+"""Versions of a training run: ``v0001``, ``v0002`` … of one model and one training config."""
+
+import json
+from pathlib import Path
+
+from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.manifest import MANIFEST
+from pamp_pipelines.lake.publish import lock
+from pamp_pipelines.lake.store import Lake
+
+CLAIM = "claim.json"
+"""Says for which job id a version directory was made; written before anything else."""
+
+
+def version_id(version_dir: Path) -> str | None:
+    """The job id that a version belongs to; None for one whose claim was never written."""
+    for name in (CLAIM, MANIFEST):
+        try:
+            id = json.loads((version_dir / name).read_text())["id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        return str(id)
+    return None
+
+
+def select_version(lake: Lake, model: str, training_config: str, id: str, *, fresh: bool, claim: bool = True) -> int:
+    """The version that a job with this ``id`` works in.
+
+    The newest version with the same id is taken: it is resumed, or it is finished and returned. Without one, and for
+    ``fresh``, it is the next number, which is claimed at once: two callers never share a new version by accident.
+
+    Args:
+        claim: False only looks, and creates nothing (a dry run).
+    """
+    with lock(lake.versions_dir(model, training_config) / "versions"):
+        versions = lake.versions(model, training_config)
+        if not fresh:
+            for version in reversed(versions):
+                if version_id(lake.version_dir(model, training_config, version)) == id:
+                    return version
+        version = max(versions, default=0) + 1
+        if claim:
+            directory = lake.version_dir(model, training_config, version)
+            directory.mkdir(parents=True)
+            write_json(directory / CLAIM, {"id": id})
+        return version
