@@ -1,0 +1,92 @@
+"""Hashes of source files: computed once, remembered until a file is written again, and checked before each reading."""
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pamp_pipelines.corpus.sources import Location, SourceFile, is_remote, open_source, stat_source
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.atomic import write_json
+
+_SETTLED_S = 2.0
+"""A file written this shortly before it was hashed may change again within one tick of its time stamp."""
+
+
+def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tuple[SourceFile, ...]:
+    """Size and SHA-256 of each file.
+
+    Args:
+        locations: existing files.
+        cache: JSON file with earlier hashes by URL; files whose size, time and inode (or ETag) are the same are not
+            read again. Losing it costs time only.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    known = _read_cache(cache)
+    remembered: dict[str, list[str]] = {}
+    files = []
+    for location in locations:
+        started = time.time()
+        with readable(location.name):
+            size, token = stat_source(location.url)
+            digest = known[location.url][1] if known.get(location.url, [""])[0] == token else _hash(location.url)
+        if is_remote(location.url) or started - Path(location.url).stat().st_mtime > _SETTLED_S:
+            remembered[location.url] = [token, digest]
+        files.append(SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest))
+    if cache is not None and remembered != known:
+        write_json(cache, remembered)
+    return tuple(files)
+
+
+@contextlib.contextmanager
+def unchanged(file: SourceFile) -> Iterator[None]:
+    """Read ``file`` inside the block only; it must have the pinned content before and must not be written meanwhile.
+
+    Raises:
+        InputError: it changed, grew or disappeared; says that raw_corpus has to be made again.
+    """
+    with readable(file.name):
+        size, token = stat_source(file.url)
+        same = size == file.bytes and _hash(file.url) == file.sha256
+    if not same:
+        raise _changed(file, "is not what it was when the corpus was scanned")
+    yield
+    with readable(file.name):
+        if stat_source(file.url)[1] != token:
+            raise _changed(file, "was written while it was read")
+
+
+@contextlib.contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Turn a failure to read ``name`` into a message about it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{name}: the file has disappeared; put it back or correct `sources`.") from None
+    except (OSError, ImportError) as error:
+        raise InputError(f"{name}: cannot be read: {error}") from error
+
+
+def _changed(file: SourceFile, what: str) -> InputError:
+    return InputError(f"{file.name}: {what}. Materialise raw_corpus again, then whatever is made of it.")
+
+
+def _hash(url: str) -> str:
+    with open_source(url) as stream:
+        digest = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_cache(cache: Path | None) -> dict[str, list[str]]:
+    if cache is None:
+        return {}
+    try:
+        return dict(json.loads(cache.read_text()))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,66 @@
+"""The raw_corpus stage: read every document once, count, and publish the corpus's manifest."""
+
+from typing import BinaryIO
+
+import orjson
+
+from pamp_pipelines.corpus.fingerprints import unchanged
+from pamp_pipelines.corpus.job import KIND, CorpusJob
+from pamp_pipelines.corpus.progress import Progress
+from pamp_pipelines.corpus.readers import Document, read_documents
+from pamp_pipelines.corpus.statistics import CorpusStatistics
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.publish import lock, publish
+
+_SAMPLE_CHARACTERS = 2000
+
+
+def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
+    """Describe a corpus; its text stays where it is.
+
+    The artifact holds ``statistics.json`` (totals and an entry with bytes, SHA-256, documents, characters and drops for
+    each file), ``sample.jsonl`` (its first documents, cut at 2,000 characters) and ``lengths.png``. Its stats are
+    ``files, bytes, documents, characters, dropped``.
+
+    Raises:
+        InputError: a file is bad, changed since the job was made, or no document is left.
+    """
+    with lock(job.output):
+        if found := find(job.output, job.id):
+            return found
+        on_event(event("started", stage=KIND, corpus=job.corpus, files=len(job.files)))
+        with publish(job.output, kind=KIND, id=job.id, declaration=job.declaration) as draft:
+            with (draft.dir / "sample.jsonl").open("wb") as sample:
+                statistics = _read(job, sample, on_event)
+            if not statistics.documents:
+                raise InputError(
+                    f"corpus {job.corpus!r}: no document in {len(job.files)} files "
+                    f"(dropped: {dict(statistics.dropped) or 'none'}). Check `sources`, `format` and `text_field`."
+                )
+            write_json(draft.dir / "statistics.json", statistics.as_json())
+            statistics.draw(draft.dir / "lengths.png", f"{job.corpus}: {statistics.documents:,} documents")
+            draft.stats.update(statistics.totals)
+    on_event(event("finished", stage=KIND, corpus=job.corpus, **draft.stats))
+    return draft.artifact
+
+
+def _read(job: CorpusJob, sample: BinaryIO, on_event: OnEvent) -> CorpusStatistics:
+    statistics = CorpusStatistics()
+    progress = Progress(on_event, KIND)
+    for file in job.files:
+        statistics.start_file(file)
+        with unchanged(file):
+            for row in read_documents(file, job.rules):
+                if isinstance(row, Document) and statistics.documents < job.sample_rows:
+                    sample.write(orjson.dumps(_sample(row)) + b"\n")
+                statistics.add(row)
+                progress.update(documents=statistics.documents, megabytes=statistics.characters / 1e6, file=file.name)
+    return statistics
+
+
+def _sample(row: Document) -> dict[str, str | int]:
+    text = row.text[:_SAMPLE_CHARACTERS]
+    return {"file": row.file, "index": row.index, "characters": len(row.text), "text": text}

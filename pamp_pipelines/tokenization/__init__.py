@@ -1,0 +1,1 @@
+"""From documents to token shards in Megatron's IndexedDataset format."""

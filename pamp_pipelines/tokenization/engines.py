@@ -1,0 +1,194 @@
+"""Tokenizers behind one interface: exactly the ids of the reference library, without special tokens around a text."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.tokenization.indexed import Lengths, Tokens
+
+
+class Engine(Protocol):
+    """A loaded tokenizer.
+
+    Attributes:
+        file: what it was loaded from.
+        name: library and version that compute the ids.
+        vocab_size: highest id + 1, added tokens included.
+        sha256: hash over everything that decides ids; equal for two tokenizers that always give equal ids.
+    """
+
+    file: Path
+    name: str
+    vocab_size: int
+    sha256: str
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
+        """Ids of all texts one after another, uint32 [tokens], and the number of each text's, int64 [texts]."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens shown."""
+        ...
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token, or None when it is not in the vocabulary."""
+        ...
+
+    @property
+    def own_eod(self) -> str | None:
+        """The token that the tokenizer file itself says ends a text."""
+        ...
+
+    def save(self, directory: Path) -> Path:
+        """Write what decides ids and text as one file, equal bytes for equal ``sha256``."""
+        ...
+
+
+class HuggingFaceEngine:
+    """A ``tokenizer.json`` through Hugging Face tokenizers, which splits a batch over the cores (RAYON_NUM_THREADS)."""
+
+    def __init__(self, file: Path) -> None:
+        import tokenizers
+
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            content = orjson.loads(file.read_bytes())
+        except Exception as error:  # the library raises bare Exception
+            raise InputError(
+                f"{file}: not a tokenizer.json that tokenizers {tokenizers.__version__} can read: {error}"
+            ) from error
+        if content["model"].get("dropout"):
+            raise InputError(
+                f"{file}: model.dropout is {content['model']['dropout']}: ids would be random. Set it to null."
+            )
+        # both are settings of some inference call that was saved along; they would cut or pad every document
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.file = file
+        self.name = f"tokenizers {tokenizers.__version__}"
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._content = _deciding_part(content)
+        self.sha256 = _sha256(self._content)
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return _flatten([e.ids for e in encodings])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
+
+    def token_id(self, token: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    @property
+    def own_eod(self) -> str | None:
+        return None
+
+    def save(self, directory: Path) -> Path:
+        path = directory / "tokenizer.json"
+        path.write_bytes(self._content)
+        return path
+
+
+class SentencePieceEngine:
+    """A SentencePiece ``.model`` through the sentencepiece library.
+
+    A tokenizer.json converted from the same model is not exact: white space and normalisation differ in corner cases.
+    """
+
+    def __init__(self, file: Path) -> None:
+        import sentencepiece
+
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_file=str(file))
+        except (OSError, RuntimeError) as error:
+            raise InputError(f"{file}: not a SentencePiece model: {error}") from error
+        self.file = file
+        self.name = f"sentencepiece {sentencepiece.__version__}"
+        self.vocab_size = int(self._processor.get_piece_size())
+        self.sha256 = sha256_file(file)
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
+        return _flatten(self._processor.encode(list(texts), out_type=int))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._processor.decode([int(i) for i in ids]))
+
+    def token_id(self, token: str) -> int | None:
+        id = int(self._processor.piece_to_id(token))
+        # an unknown piece gives the id of <unk>
+        return id if self._processor.id_to_piece(id) == token else None
+
+    @property
+    def own_eod(self) -> str | None:
+        id = int(self._processor.eos_id())
+        return str(self._processor.id_to_piece(id)) if id >= 0 else None
+
+    def save(self, directory: Path) -> Path:
+        path = directory / "tokenizer.model"
+        path.write_bytes(self.file.read_bytes())
+        return path
+
+
+def find_tokenizer(path: Path) -> Path:
+    """The tokenizer file at ``path``: itself, or the one in this folder.
+
+    A folder with both kinds gives ``tokenizer.json``, since that is what transformers loads and evaluates with.
+
+    Raises:
+        InputError: no such path, or no tokenizer in the folder; lists what is there.
+    """
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"{path}: no such tokenizer; give a tokenizer.json, a SentencePiece .model or their folder.")
+    for name in ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"):
+        if (path / name).is_file():
+            return path / name
+    there = ", ".join(sorted(p.name for p in path.iterdir())[:20]) or "nothing"
+    raise InputError(f"{path}: neither tokenizer.json nor tokenizer.model; there is {there}.")
+
+
+def open_tokenizer(path: Path) -> Engine:
+    """Load the tokenizer at a file or folder.
+
+    Raises:
+        InputError: absent, of an unknown kind or damaged.
+    """
+    file = find_tokenizer(path)
+    match file.suffix:
+        case ".json":
+            return HuggingFaceEngine(file)
+        case ".model":
+            return SentencePieceEngine(file)
+    raise InputError(
+        f"{file}: unknown kind of tokenizer; it must end in .json (Hugging Face) or .model (SentencePiece)."
+    )
+
+
+def _flatten(ids: list[list[int]]) -> tuple[Tokens, Lengths]:
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
+
+
+def _deciding_part(content: dict[str, Any]) -> bytes:
+    """A tokenizer.json reduced to what decides ids and their text, as canonical JSON.
+
+    The post-processor only adds special tokens, which documents do not get; truncation and padding are switched off.
+    """
+    kept = ("version", "added_tokens", "normalizer", "pre_tokenizer", "decoder", "model")
+    reduced = {key: content.get(key) for key in kept} | {"truncation": None, "padding": None, "post_processor": None}
+    return orjson.dumps(reduced, option=orjson.OPT_SORT_KEYS)
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()

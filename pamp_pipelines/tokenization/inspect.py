@@ -1,0 +1,207 @@
+"""Looking into shards: documents decoded back, and whether .bin, .idx and manifest agree."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.artifact import Verify, read_artifact
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
+from pamp_pipelines.tokenization.indexed import IndexedReader
+from pamp_pipelines.tokenization.job import KIND
+
+_SAMPLE = 8
+_SHOWN_CHARACTERS = 300
+_BLOCK = 1 << 24
+"""Tokens looked at in one go: 64 MB of memory."""
+
+
+class DecodedDocument(BaseModel):
+    """A document of the shards. ``text`` is decoded from its ids, EOD included, and cut for display."""
+
+    model_config = ConfigDict(frozen=True)
+
+    side: str
+    index: int
+    tokens: int
+    text: str
+
+
+class Inspection(BaseModel):
+    """What shards hold, and every check made again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: Path
+    id: str
+    stats: dict[str, Any]
+    documents: tuple[DecodedDocument, ...]
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(c.passed for c in self.checks if c.severity == "ERROR")
+
+
+def inspect_shards(path: Path, documents: int = 5, verify: Verify = "size") -> Inspection:
+    """Open shards, decode their first documents and check that all files agree.
+
+    Args:
+        path: folder of a tokenized_shards artifact.
+        documents: documents to decode on each side of the split.
+        verify: ``hash`` reads every byte.
+
+    Raises:
+        InputError: not tokenized shards, or a file is not of its format.
+        VerificationFailed: files do not match the manifest.
+    """
+    artifact = read_artifact(path, verify)
+    if artifact.kind != KIND:
+        raise InputError(f"{path}: holds {artifact.kind}, not {KIND}.")
+    engine = open_tokenizer(path)
+    stats = artifact.manifest.stats
+    return Inspection(
+        path=path,
+        id=artifact.id,
+        stats=stats,
+        documents=tuple(d for side in _sides(stats) for d in decode_documents(path, side, engine, documents)),
+        checks=tuple(check_shards(path, stats, engine)),
+    )
+
+
+def decode_documents(path: Path, side: str, engine: Engine, count: int) -> list[DecodedDocument]:
+    """The first ``count`` documents of ``train`` or ``heldout``."""
+    reader = IndexedReader(path / side)
+    shown = []
+    for index in range(min(count, len(reader))):
+        ids = reader[index]
+        # a character is rarely more than four tokens
+        text = engine.decode(ids[: 4 * _SHOWN_CHARACTERS].tolist())[:_SHOWN_CHARACTERS]
+        shown.append(DecodedDocument(side=side, index=index, tokens=len(ids), text=text))
+    return shown
+
+
+def check_shards(
+    path: Path, stats: dict[str, Any], engine: Engine, expected_documents: int | None = None
+) -> list[CheckResult]:
+    """Verdicts on finished shards; reads every token once.
+
+    Args:
+        path: folder with the files.
+        stats: as the manifest records them.
+        engine: the tokenizer that made them.
+        expected_documents: rows that raw_corpus counted.
+    """
+    sides = _sides(stats)
+    readers = {side: IndexedReader(path / side) for side in sides}
+    scans = {side: _scan(reader, stats["eod_id"]) for side, reader in readers.items()}
+    dropped = sum(stats["dropped"].values())
+    in_files = sum(len(reader) for reader in readers.values())
+    agree = (
+        stats["documents_read"] == stats["documents_written"] + dropped
+        and stats["documents_written"] == in_files
+        and all(len(r) == stats[s]["documents"] and len(r.tokens) == stats[s]["tokens"] for s, r in readers.items())
+        and expected_documents in (None, stats["documents_read"])
+    )
+    highest = max(scan["highest"] for scan in scans.values())
+    unended = sum(scan["unended"] for scan in scans.values())
+    inside = sum(scan["inside"] for scan in scans.values())
+    return [
+        CheckResult(
+            name="counts_agree",
+            passed=agree,
+            description="documents read = written + dropped; manifest, index and raw_corpus count alike",
+            metadata={
+                "read": stats["documents_read"],
+                "written": stats["documents_written"],
+                "in_files": in_files,
+                "dropped": stats["dropped"],
+                "raw_corpus": expected_documents,
+            },
+        ),
+        CheckResult(
+            name="index_agrees",
+            passed=all(_index_agrees(reader) for reader in readers.values()),
+            description="offsets are the running sum of lengths and fill .bin; every document is one sequence",
+        ),
+        CheckResult(
+            name="documents_end_with_eod",
+            passed=unended == 0,
+            description="the last token of each document is EOD",
+            metadata={"eod": stats["eod"], "eod_id": stats["eod_id"], "without": unended},
+        ),
+        CheckResult(
+            name="ids_within_vocabulary",
+            passed=highest < stats["vocab_size"],
+            metadata={"highest_id": highest, "vocab_size": stats["vocab_size"]},
+        ),
+        CheckResult(
+            name="eod_only_at_the_end",
+            passed=inside == 0,
+            severity="WARN",
+            description="EOD inside a document: its text spells the token, and the tokenizer turns it into the id",
+            metadata={"inside": inside},
+        ),
+        *_held_out_checks(path, stats, engine, readers),
+    ]
+
+
+def _sides(stats: dict[str, Any]) -> list[str]:
+    return ["train", "heldout"] if stats["heldout"]["documents"] else ["train"]
+
+
+def _scan(reader: IndexedReader, eod_id: int) -> dict[str, int]:
+    """Highest id, documents that do not end with EOD, and EODs elsewhere."""
+    highest, eods = -1, 0
+    for start in range(0, len(reader.tokens), _BLOCK):
+        block = reader.tokens[start : start + _BLOCK]
+        highest = max(highest, int(block.max()))
+        eods += int(np.count_nonzero(block == eod_id))
+    ends = np.cumsum(reader.lengths, dtype=np.int64) - 1
+    ended = int(np.count_nonzero(reader.tokens[ends] == eod_id)) if len(ends) else 0
+    return {"highest": highest, "unended": len(reader) - ended, "inside": eods - ended}
+
+
+def _index_agrees(reader: IndexedReader) -> bool:
+    starts = np.cumsum(reader.lengths, dtype=np.int64) - reader.lengths
+    return (
+        bool((reader.lengths > 0).all())
+        and np.array_equal(reader.pointers, starts * reader.dtype.itemsize)
+        and np.array_equal(reader.document_indices, np.arange(len(reader) + 1))
+    )
+
+
+def _held_out_checks(
+    path: Path, stats: dict[str, Any], engine: Engine, readers: dict[str, IndexedReader]
+) -> list[CheckResult]:
+    if "heldout" not in readers:
+        return []
+    reader = readers["heldout"]
+    texts = 0
+    different = []
+    with (path / "heldout.jsonl").open("rb") as stream:
+        for index, line in enumerate(stream):
+            texts += 1
+            if index < _SAMPLE:
+                # one document alone, so that an error of batching or order shows
+                ids, _ = engine.encode([orjson.loads(line)["text"]])
+                if index >= len(reader) or not np.array_equal(reader[index], [*ids, stats["eod_id"]]):
+                    different.append(index)
+    return [
+        CheckResult(
+            name="held_out_not_empty",
+            passed=len(reader) > 0 and texts == len(reader),
+            description="held-out documents exist, and heldout.jsonl has the text of each",
+            metadata={"documents": len(reader), "texts": texts},
+        ),
+        CheckResult(
+            name="held_out_text_matches",
+            passed=not different,
+            description=f"encoding the first {_SAMPLE} held-out texts again gives the stored ids",
+            metadata={"different": different},
+        ),
+    ]
