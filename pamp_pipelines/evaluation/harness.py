@@ -21,8 +21,8 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.job import EvaluateJob, EvaluationSpec, TaskSpec
 from pamp_pipelines.evaluation.model import ScoredModel
+from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec, TaskSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
 from pamp_pipelines.evaluation.task_files import read_task, resolve
 from pamp_pipelines.lake.manifest import CheckResult
@@ -116,9 +116,9 @@ def _local_task(job: EvaluateJob, task: TaskSpec) -> ConfigurableTask:
     config = resolve(read_task(task.yaml, trusted=job.trusted).config)
     for key in ("tag", "group", "task_list"):  # these speak to lm-eval's index, not to a task
         config.pop(key, None)
-    if task.data is not None:
+    if task.data:
         split = config.get("test_split") or config.get("validation_split") or "test"
-        rows = read_rows(task.data)
+        rows = [row for file in task.data for row in read_rows(file)]
         config |= {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": None}
         # The metadata of a task is passed to custom_dataset as arguments.
         config["custom_dataset"] = lambda **_: {split: Dataset.from_list(rows)}

@@ -45,12 +45,12 @@ class TokenPolicy(BaseModel):
     eos_id: int | None
 
 
-def token_policy(tokenizer: Any, declared: str | None, vocabulary: int) -> TokenPolicy:
+def token_policy(tokenizer: Any, declared: str | int | None, vocabulary: int) -> TokenPolicy:
     """Decide on the prefix token and check it against the tokenizer and the model.
 
     Args:
         tokenizer: a transformers tokenizer.
-        declared: token string, or None for bos, else eos.
+        declared: token, its id, or None for bos, else eos.
         vocabulary: rows of the model's embedding.
 
     Raises:
@@ -60,7 +60,8 @@ def token_policy(tokenizer: Any, declared: str | None, vocabulary: int) -> Token
     name = getattr(tokenizer, "name_or_path", "tokenizer")
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     if declared is not None:
-        token, source = tokenizer.get_vocab().get(declared), "declared"
+        token = declared if isinstance(declared, int) else tokenizer.get_vocab().get(declared)
+        source = "declared"
         if token is None:
             raise InputError(f"{name}: no token {declared!r}; the model's `eod` must be one of the tokenizer's tokens.")
     elif bos is not None:
@@ -150,7 +151,7 @@ class ScoredModel(HFLM):
         self._progress(self._kind, self._done, self._all)
 
 
-def load_model(directory: Path, prefix_token: str | None, dtype: str, device: str, progress: Progress) -> ScoredModel:
+def load_model(directory: Path, prefix: str | int | None, dtype: str, device: str, progress: Progress) -> ScoredModel:
     """Load a Hugging Face directory; ``device`` ``auto`` takes CUDA if there is one, ``dtype`` ``auto`` the config's.
 
     Raises:
@@ -164,7 +165,7 @@ def load_model(directory: Path, prefix_token: str | None, dtype: str, device: st
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, use_safetensors=True, **local)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(f"{directory}: transformers cannot load this model: {error}") from error
-    policy = token_policy(tokenizer, prefix_token, model.get_input_embeddings().num_embeddings)
+    policy = token_policy(tokenizer, prefix, model.get_input_embeddings().num_embeddings)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token_id = policy.eos_id if policy.eos_id is not None else policy.prefix_id
     return ScoredModel(model.to(device).eval(), tokenizer, policy, device, progress)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 from pamp_pipelines.errors import PampError
-from pamp_pipelines.evaluation.job import KIND, EvaluateJob, EvaluationSpec
+from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import PampError
-from pamp_pipelines.evaluation.job import EvaluateJob, EvaluationSpec
+from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.events import EventLog
 
 DONE = "done.json"
@@ -62,7 +62,7 @@ def _score_all(job: EvaluateJob, log: EventLog) -> None:
         throttled.evaluation = spec.name
         if model is None or loaded_as != spec.dtype:
             model = None  # free it first: two copies may not fit
-            model = load_model(job.subject.directory, job.subject.prefix_token, spec.dtype, job.device, throttled)
+            model = load_model(job.subject.directory, job.subject.prefix, spec.dtype, job.device, throttled)
             loaded_as = spec.dtype
             seconds = time.monotonic() - start
             log.write("progress", loaded=True, seconds=round(seconds, 2), policy=model.policy.model_dump())

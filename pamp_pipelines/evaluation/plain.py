@@ -1,0 +1,84 @@
+"""Scoring a plain Hugging Face directory, with a project or without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, work_folder
+from pamp_pipelines.lake.hashing import sha256_file, sha256_json
+
+
+def plain_subject(directory: Path, name: str | None = None, prefix: str | None = None) -> Subject:
+    """A Hugging Face directory that is no artifact; its content is the hash over the files that decide its answers.
+
+    Raises:
+        InputError: there is no config.json or no weights.
+    """
+    directory = directory.resolve()
+    if not (directory / "config.json").is_file():
+        raise InputError(f"{directory}: no config.json; give the directory of a Hugging Face model.")
+    files = sorted(f for f in directory.iterdir() if f.suffix in {".safetensors", ".json", ".model", ".jinja"})
+    if not any(f.suffix == ".safetensors" for f in files):
+        raise InputError(f"{directory}: no .safetensors file; other weight formats can run code when read.")
+    files = [f for f in files if f.name != "manifest.json"]
+    content = sha256_json([(f.name, sha256_file(f)) for f in files])
+    return Subject(directory=directory, content=content, prefix=prefix, model=name or directory.name)
+
+
+def plain_job(
+    directory: Path,
+    suites: Sequence[str],
+    output: Path,
+    *,
+    declared: Mapping[str, Evaluation] | None = None,
+    data: Mapping[str, Path] | None = None,
+    root: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+    device: str = "auto",
+    profile: ComputeProfile | None = None,
+) -> EvaluateJob:
+    """A job for ``pamp evaluate HF_DIR --suite …``.
+
+    Args:
+        directory: Hugging Face directory.
+        suites: names of declared evaluations, task YAML files, or task names.
+        output: folder that gets one folder of scores per suite.
+        declared: the project's evaluations, if there is a project.
+        data: rows by task, over those that the declaration names.
+        root: the project's root, if there is one.
+        settings: fields of an evaluation, over the declared ones (``limit``, ``batch_size`` …).
+        prefix: token before the first token of a document; default: the tokenizer's bos, else eos.
+        device: ``auto``, ``cpu``, ``cuda``.
+        profile: threads and time limits of the worker.
+    """
+    subject = plain_subject(directory, prefix=prefix)
+    output = output.resolve()
+    specs = []
+    for suite in suites:
+        base = (declared or {}).get(suite)
+        name = suite if base else Path(suite).stem
+        fields = (base.model_dump() if base else {"tasks": (suite,)}) | dict(settings or {})
+        evaluation = Evaluation.model_validate(fields)
+        rows = {task: (root or Path()) / file for task, file in evaluation.data.items() if file != "held_out"}
+        rows |= data or {}
+        if missing := [task for task, file in evaluation.data.items() if file == "held_out" and task not in rows]:
+            raise InputError(
+                f"evaluation {suite!r}: the held-out text of a plain directory is unknown; name a JSON-lines file for "
+                f"{', '.join(missing)}, e.g. --data {missing[0]}=heldout.jsonl."
+            )
+        files = {task: [file.resolve()] for task, file in rows.items()}
+        specs.append(evaluation_spec(name, evaluation, subject, output / name, files, root))
+    return EvaluateJob(
+        subject=subject,
+        evaluations=tuple(specs),
+        work=work_folder(output, specs),
+        device=device,
+        profile=profile or ComputeProfile(),
+        trusted=(root.resolve(),) if root else (),
+    )
