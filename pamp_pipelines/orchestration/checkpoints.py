@@ -6,27 +6,40 @@ from typing import Any
 import dagster as dg
 
 from pamp_pipelines.lake.manifest import Manifest
-from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.metadata import manifest_metadata
 from pamp_pipelines.orchestration.partitions import CHECKPOINT_PARTITIONS
+from pamp_pipelines.orchestration.versions import DATA_VERSION_TAG, recorded_version
+from pamp_pipelines.training.kept import read_kept
 
 CHECKPOINT = dg.AssetKey("checkpoint")
-DATA_VERSION_TAG = "dagster/data_version"
 
 AssetEvent = dg.AssetObservation | dg.AssetMaterialization
 
 
+def announce_unknown(instance: dg.DagsterInstance, lake: Lake) -> None:
+    """Report, outside a run, the kept checkpoints of the lake that Dagster does not know: after its home was lost."""
+    for key in lake.kept_checkpoints():
+        announce(instance, instance.report_runless_asset_event, key, read_kept(lake, key))
+
+
 def announce(
     instance: dg.DagsterInstance, emit: Callable[[AssetEvent], Any], key: CheckpointKey, manifest: Manifest
-) -> bool:
+) -> None:
     """Add the checkpoint's partition and report it, unless Dagster knows it with this content already.
 
     The observation goes first: an external asset has a data version for staleness only through an observation, and one
     that follows the materialisation makes everything downstream stale at once.
+
+    Args:
+        instance: where the partition is added.
+        emit: ``context.log_event`` inside a run, ``instance.report_runless_asset_event`` outside.
+        key: partition key.
+        manifest: the checkpoint's record.
     """
     partition = str(key)
-    if known_version(instance, partition) == manifest.content:
-        return False
+    if recorded_version(instance, CHECKPOINT, partition) == manifest.content:
+        return
     instance.add_dynamic_partitions(CHECKPOINT_PARTITIONS, [partition])
     metadata = {"step": key.step, **manifest_metadata(manifest)}
     if manifest.location:
@@ -34,14 +47,3 @@ def announce(
     tags = {DATA_VERSION_TAG: manifest.content}
     emit(dg.AssetObservation(CHECKPOINT, partition=partition, metadata=metadata, tags=tags))
     emit(dg.AssetMaterialization(CHECKPOINT, partition=partition, metadata=metadata, tags=tags))
-    return True
-
-
-def known_version(instance: dg.DagsterInstance, partition: str) -> str | None:
-    """Data version of the checkpoint's latest materialisation in Dagster."""
-    records = instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=CHECKPOINT, asset_partitions=[partition]), limit=1
-    ).records
-    if not records or records[0].asset_materialization is None:
-        return None
-    return (records[0].asset_materialization.tags or {}).get(DATA_VERSION_TAG)

@@ -22,7 +22,7 @@ class Reporter:
 
     Metrics become observations (numbers that the UI plots) and one log line, at most one every ``interval_s`` seconds;
     ``close`` reports the last one, so that the end of a curve is never missing. Warnings, start and end are logged at
-    once. Checkpoints go to ``on_checkpoint``.
+    once. ``on_checkpoint`` gets the data of ``checkpoint`` events.
     """
 
     def __init__(

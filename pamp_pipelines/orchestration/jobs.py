@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from pamp_pipelines.orchestration.versions import asset_key
+
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
@@ -32,7 +34,7 @@ def jobs(evaluations: Sequence[str]) -> list[UnresolvedAssetJobDefinition]:
 def _job(name: str, assets: Sequence[str], hours: int, description: str) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         name,
-        selection=dg.AssetSelection.assets(*[dg.AssetKey(asset.split("/")) for asset in assets]),
+        selection=dg.AssetSelection.assets(*[asset_key(asset) for asset in assets]),
         description=description,
         tags={MAX_RUNTIME_TAG: str(hours * HOUR)},
     )

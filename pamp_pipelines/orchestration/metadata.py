@@ -11,6 +11,7 @@ from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import Manifest
 from pamp_pipelines.orchestration.checks import CHECKS, check_results, verdict_table
 from pamp_pipelines.orchestration.values import table, to_metadata
+from pamp_pipelines.orchestration.versions import asset_key
 
 MAX_PICTURE_BYTES = 100_000
 """Pictures are kept in the event log, so larger ones are only linked."""
@@ -29,7 +30,7 @@ def result(artifact: Artifact, asset: str | None = None, **extra: Any) -> dg.Mat
     """
     key = asset or artifact.kind
     return dg.MaterializeResult(
-        asset_key=dg.AssetKey(key.split("/")),
+        asset_key=asset_key(key),
         data_version=dg.DataVersion(artifact.content),
         metadata={**artifact_metadata(artifact), **extra},
         check_results=check_results(key, artifact.manifest) if key in CHECKS else None,
@@ -50,7 +51,7 @@ def manifest_metadata(manifest: Manifest) -> dict[str, Any]:
     metadata = {
         **to_metadata(flatten(manifest.stats)),
         **({"dagster/row_count": int(rows)} if rows is not None else {}),
-        "bytes": sum(file.bytes for file in manifest.files),
+        "artifact_bytes": sum(file.bytes for file in manifest.files),
         "artifact_id": manifest.id,
         "created": manifest.created,
         "git_commit": _commit(manifest.producer),

@@ -59,14 +59,15 @@ def _shards_of_run(configs_of_corpus: dict[str, list[str]]) -> dg.MultiPartition
 
 
 def dimensions(context: dg.AssetExecutionContext) -> dict[str, str]:
-    """The key of a multi-dimensional partition by dimension.
+    """The key of a multi-dimensional partition by dimension, in the order of the key.
 
     A run that was launched with the plain ``dagster/partition`` tag has a ``str`` key without dimensions, so the key is
     always parsed against the definition.
     """
     definition = context.assets_def.partitions_def
     assert isinstance(definition, dg.MultiPartitionsDefinition)
-    return dict(definition.get_partition_key_from_str(str(context.partition_key)).keys_by_dimension)
+    keys = definition.get_partition_key_from_str(str(context.partition_key)).keys_by_dimension
+    return dict(sorted(keys.items()))
 
 
 def multi_key(**keys: str) -> str:

@@ -9,6 +9,7 @@ import dagster as dg
 from pamp_pipelines.lake.events import OnEvent
 from pamp_pipelines.orchestration.events import Reporter
 from pamp_pipelines.orchestration.failures import as_failures
+from pamp_pipelines.orchestration.versions import asset_key
 
 
 @contextlib.contextmanager
@@ -22,9 +23,9 @@ def stage(
     Args:
         context: of the running step.
         asset: key, with slashes, that observations are reported under.
-        on_checkpoint: called with the data of each ``checkpoint`` event.
+        on_checkpoint: gets the data of each ``checkpoint`` event.
     """
-    reporter = Reporter(context, dg.AssetKey(asset.split("/")), on_checkpoint=on_checkpoint)
+    reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures():
         yield reporter
     reporter.close()

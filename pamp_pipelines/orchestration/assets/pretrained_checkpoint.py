@@ -65,16 +65,17 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         the run goes on. Loss, learning rate, gradient norm and speed are observations of this asset; the full curves
         are in `metrics.jsonl` and TensorBoard.
         """
-        key = dimensions(context)
-        with stage(context, "pretrained_checkpoint", lambda data: _announce(context, pamp, data)) as on_event:
-            pamp.catalog.require_pair(key["model"], key["training_config"])
+        model, name = dimensions(context).values()
+
+        def on_checkpoint(data: Mapping[str, Any]) -> None:
+            kept = CheckpointKey.parse(data["key"])
+            announce(context.instance, context.log_event, kept, read_kept(pamp.lake, kept))
+
+        with stage(context, "pretrained_checkpoint", on_checkpoint) as on_event:
+            pamp.catalog.require_pair(model, name)
+            # A retry goes on with the version that the first attempt began.
             fresh = config.mode is Mode.fresh and context.retry_number == 0
-            job = train_job(pamp.catalog, pamp.lake, **key, profile=config.profile, fresh=fresh)
+            job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
             return result(train(job, on_event))
 
     return pretrained_checkpoint
-
-
-def _announce(context: dg.AssetExecutionContext, pamp: ProjectResource, data: Mapping[str, Any]) -> None:
-    key = CheckpointKey.parse(data["key"])
-    announce(context.instance, context.log_event, key, read_kept(pamp.lake, key))

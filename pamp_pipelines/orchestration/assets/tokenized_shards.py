@@ -30,9 +30,8 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         content, so neither the order nor the layout of the sources moves a document across. Shards are addressed by
         corpus content and tokenizer: models that share a tokenizer share the files.
         """
-        key = dimensions(context)
+        corpus, model = dimensions(context).values()
         with stage(context, "tokenized_shards") as on_event:
-            job = tokenize_job(pamp.catalog, pamp.lake, key["corpus"], key["model"])
-            return result(tokenize(job, on_event))
+            return result(tokenize(tokenize_job(pamp.catalog, pamp.lake, corpus, model), on_event))
 
     return tokenized_shards
