@@ -1,7 +1,7 @@
 """Which models can be converted: one module per family, each with its tensor table and its Megatron arguments.
 
-`architecture_of(config)` finds the family of a Hugging Face `config.json`; `megatron_arguments` and `unsupported` are the
-same questions asked of a config directly.
+`architecture_of(config)` finds the family of a Hugging Face `config.json`; `megatron_arguments` and `unsupported` ask
+a config directly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Building blocks shared by the dense decoders: keys of Megatron's GPTModel, common arguments, common refusals.
 
-Key names and layouts: megatron-core 0.19.2, `GPTModel.sharded_state_dict`, written alike by the Transformer Engine and the
-local layer spec. Axis names: see table.py.
+Key names and layouts: megatron-core 0.19.2, `GPTModel.sharded_state_dict`, written alike by the Transformer Engine and
+the local layer spec. Axis names: see table.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ EMBEDDINGS = (
         tensor_parallel_axis=0,
         when=When.UNTIED,
         padded=True,
+        tied_to="model.embed_tokens.weight",
     ),
 )
 

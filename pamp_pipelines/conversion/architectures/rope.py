@@ -8,14 +8,14 @@ from typing import Any
 from pamp_pipelines.conversion.architectures.table import Config, Value
 from pamp_pipelines.errors import InputError
 
-# megatron-core 0.19.2: `gpt_config_from_args` copies --use-rope-scaling but not --rope-scaling-factor, so every model gets
-# GPTModelConfig's default of 8; RotaryEmbedding._apply_scaling fixes the three other constants in its signature.
+# megatron-core 0.19.2: `gpt_config_from_args` copies --use-rope-scaling but not --rope-scaling-factor, so every model
+# gets GPTModelConfig's default of 8; RotaryEmbedding._apply_scaling fixes the three other constants in its signature.
 _APPLIED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 @dataclass(frozen=True)
 class Rope:
-    """theta: base of the inverse frequencies. kind: `default`, `llama3`, `linear`, `yarn`, … scaling: its parameters."""
+    """theta: base of the inverse frequencies. kind: `default`, `llama3`, `yarn`, …; scaling: its parameters."""
 
     theta: float
     kind: str

@@ -61,9 +61,11 @@ class Entry:
     """One tensor of the checkpoint and where its rows come from.
 
     key: name in the checkpoint. Where `axes` starts with "L" the tensor is stacked over layers, one layer per index.
-    tensor_parallel_axis: the axis of the unstacked tensor that Megatron splits over tensor-parallel ranks, None where every
-        rank holds the whole tensor. Chunks are cut along axis 0 only, so a rank of a row-split tensor reads only its rows.
+    tensor_parallel_axis: the axis of the unstacked tensor that Megatron splits over tensor-parallel ranks, None where
+        every rank holds the whole tensor.
     padded: whether Megatron may append rows of vocabulary padding.
+    tied_to: the HF tensor that stands in for the source where the model ties its embeddings; a copy of it that an HF
+        file holds nevertheless must be equal.
     aliases: other keys under which older or local-spec checkpoints hold the same tensor.
     """
 
@@ -74,6 +76,7 @@ class Entry:
     tensor_parallel_axis: int | None = None
     when: When = When.ALWAYS
     padded: bool = False
+    tied_to: str = ""
     aliases: tuple[str, ...] = ()
 
     @property
@@ -86,8 +89,8 @@ class Architecture:
     """Everything the project knows about one family of models.
 
     model_types, classes: values of `model_type` and `architectures` in config.json that name this family.
-    extra_states: modules for which Megatron, with or without Transformer Engine, asks for an `_extra_state` object; a name
-        under `decoder.layers.` stands for one object per layer.
+    extra_states: modules for which Megatron, with or without Transformer Engine, asks for an `_extra_state` object; a
+        name under `decoder.layers.` stands for one object per layer.
     derived: regular expressions of tensors that some HF files carry although they follow from the config.
     dimensions: sizes of the axes of the shape legend.
     megatron_arguments: Megatron argument `dest` names and values that make Megatron build the model of this config.

@@ -1,0 +1,233 @@
+"""The plan of an import: which bytes of which safetensors file go into which chunk. Pure data; no weight is read.
+
+Every operation moves whole rows (rows.py) and both formats store rows in order, so a chunk is a list of byte ranges.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pamp_pipelines.conversion.architectures import Op
+from pamp_pipelines.conversion.coverage import Shape, interval_problem, tiling_problem
+from pamp_pipelines.conversion.dtypes import DTYPES, DType
+from pamp_pipelines.conversion.hf_source import HFSource, HFTensor
+from pamp_pipelines.conversion.layout import Block, Layout
+from pamp_pipelines.conversion.rows import clip
+from pamp_pipelines.errors import InputError, VerificationFailed
+
+CHUNK_BYTES = 64 * 2**20
+"""Largest chunk. A reader loads whole chunks, so this bounds the memory of every later load too."""
+
+COPY_BYTES = 4 * 2**20
+"""Size of the buffer through which a worker copies."""
+
+_WORKER_BYTES = 64 * 2**20
+"""A worker process with numpy and this package loaded (39 MiB measured), and room for its part of the plan."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`bytes` bytes from byte `start` of `file`: whole rows of one HF tensor."""
+
+    tensor: str
+    file: Path
+    start: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ChunkItem:
+    """One chunk to be written: a box of the checkpoint tensor `key`, made of the pieces one after the other."""
+
+    key: str
+    offset: Shape
+    size: Shape
+    dtype: DType
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.size) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor of the checkpoint, with its global shape."""
+
+    key: str
+    shape: Shape
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """All that an import writes.
+
+    equal: pairs of HF tensors that must hold the same bytes (a copy of a tied embedding).
+    ignored: HF tensors that follow from the config.
+    extra_states: keys of the empty objects.
+    """
+
+    tensors: tuple[PlannedTensor, ...]
+    chunks: tuple[ChunkItem, ...]
+    equal: tuple[tuple[HFTensor, HFTensor], ...]
+    ignored: tuple[str, ...]
+    extra_states: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(chunk.bytes for chunk in self.chunks)
+
+    def buckets(self, count: int) -> list[list[ChunkItem]]:
+        """At most `count` lists of about equally many bytes, each in the order of the source files."""
+        buckets: list[list[ChunkItem]] = [[] for _ in range(max(1, count))]
+        loads = [(0, i) for i in range(len(buckets))]
+        for chunk in sorted(self.chunks, key=lambda c: c.bytes, reverse=True):
+            load, i = heapq.heappop(loads)
+            buckets[i].append(chunk)
+            heapq.heappush(loads, (load + chunk.bytes, i))
+        filled = [b for b in buckets if b]
+        for bucket in filled:
+            bucket.sort(key=lambda c: (c.pieces[0].file, c.pieces[0].start))
+        return filled
+
+
+def peak_bytes(workers: int) -> int:
+    """Upper estimate of the anonymous memory of an import or export with that many worker processes."""
+    return (workers + 1) * _WORKER_BYTES + workers * 4 * COPY_BYTES
+
+
+def workers_within(budget: int, wanted: int) -> int:
+    """How many worker processes, at most `wanted`, keep the peak within `budget` bytes.
+
+    Raises:
+        InputError: not even one does.
+    """
+    if peak_bytes(1) > budget:
+        raise InputError(f"memory_bytes is {budget}; a conversion needs at least {peak_bytes(1)}")
+    return max(n for n in range(1, max(1, wanted) + 1) if peak_bytes(n) <= budget)
+
+
+def plan_import(layout: Layout, source: HFSource, chunk_bytes: int = CHUNK_BYTES) -> ImportPlan:
+    """Plans the import of `source`.
+
+    Raises:
+        InputError: tensors are missing, unknown, or of another shape or type than the architecture has; all at once.
+        VerificationFailed: the plan does not use every byte exactly once (a wrong table).
+    """
+    problems: list[str] = []
+    copies = layout.tied_copies()
+    equal, ignored = [], []
+    expected = layout.hf_shapes()
+    for name, tensor in source.tensors.items():
+        if name in expected:
+            problems += _tensor_problems(tensor, expected[name])
+        elif name in copies and copies[name] in source.tensors:
+            equal.append((tensor, source.tensors[copies[name]]))
+        elif layout.architecture.is_derived(name):
+            ignored.append(name)
+        else:
+            problems.append(f"{tensor.file}: tensor {name} is unknown to architecture {layout.architecture.name}")
+    problems += [f"{source.dir}: tensor {name} is missing" for name in expected if name not in source.tensors]
+    if problems:
+        raise InputError("\n".join(problems))
+    plan = ImportPlan(
+        tuple(_tensors(layout, source)),
+        tuple(chunk for block in layout.blocks() for chunk in _chunks(block, source, chunk_bytes)),
+        tuple(equal),
+        tuple(ignored),
+        tuple(layout.extra_states()),
+    )
+    if wrong := coverage_problems(plan, source):
+        raise VerificationFailed("\n".join([f"{source.dir}: the import would not be complete", *wrong]))
+    return plan
+
+
+def _tensor_problems(tensor: HFTensor, shape: Shape) -> Iterator[str]:
+    where = f"{tensor.file}: tensor {tensor.name}"
+    if tensor.shape != shape:
+        yield f"{where} has shape {list(tensor.shape)}; config.json implies {list(shape)}"
+    if tensor.dtype.startswith("F8"):
+        yield f"{where} is {tensor.dtype}: dequantise the model first"
+    elif tensor.dtype not in {d.safetensors for d in DTYPES}:
+        yield f"{where} is {tensor.dtype}; weights are {', '.join(d.safetensors for d in DTYPES)}"
+
+
+def _dtype(source: HFSource, name: str) -> DType:
+    spelled = source.tensors[name].dtype
+    return next(d for d in DTYPES if d.safetensors == spelled)
+
+
+def _tensors(layout: Layout, source: HFSource) -> Iterator[PlannedTensor]:
+    """One type for each key: a checkpoint tensor, unlike a list of HF tensors, cannot mix them."""
+    types: dict[str, set[str]] = defaultdict(set)
+    for block in layout.blocks():
+        types[block.entry.key] |= {source.tensors[name].dtype for name in block.sources}
+    mixed = [
+        f"{source.dir}: the tensors of {key} are {' and '.join(sorted(found))}; save the model in one type first"
+        for key, found in types.items()
+        if len(found) > 1
+    ]
+    if mixed:
+        raise InputError("\n".join(mixed))
+    for entry in layout.entries:
+        first = entry.sources[0].name.format(layer=0)
+        yield PlannedTensor(entry.key, layout.shape(entry), _dtype(source, first))
+
+
+def _chunks(block: Block, source: HFSource, limit: int) -> Iterator[ChunkItem]:
+    dtype = _dtype(source, block.sources[0])
+    row_bytes = block.row_elements * dtype.itemsize
+    for start, stop in _windows(block, max(1, limit // row_bytes)):
+        pieces = []
+        for run in clip(list(block.runs), start, stop):
+            tensor = source.tensors[block.sources[run.source]]
+            begin = tensor.start + run.source_start * row_bytes
+            pieces.append(Piece(tensor.name, tensor.file, begin, run.rows * row_bytes))
+        offset = (start, *[0] * (len(block.shape) - 1))
+        size = (stop - start, *block.shape[1:])
+        if block.layer is not None:
+            offset, size = (block.layer, *offset), (1, *size)
+        yield ChunkItem(block.entry.key, offset, size, dtype, tuple(pieces))
+
+
+def _windows(block: Block, rows: int) -> Iterator[tuple[int, int]]:
+    """Row ranges of the chunks. The halves of a joined tensor are apart, since a tensor-parallel rank reads from each."""
+    if block.entry.op is Op.JOIN:
+        bounds = [(run.start, run.start + run.rows) for run in block.runs]
+    else:
+        bounds = [(0, block.shape[0])]
+    for low, high in bounds:
+        for start in range(low, high, rows):
+            yield start, min(start + rows, high)
+
+
+def coverage_problems(plan: ImportPlan, source: HFSource) -> list[str]:
+    """Proof of completeness from the plan alone, independent of how it was made.
+
+    Each byte of each HF tensor is used exactly once, each element of each checkpoint tensor is written exactly once.
+    """
+    problems = []
+    used: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    boxes: dict[str, list[tuple[Shape, Shape]]] = defaultdict(list)
+    for chunk in plan.chunks:
+        boxes[chunk.key].append((chunk.offset, chunk.size))
+        for piece in chunk.pieces:
+            used[piece.tensor].append((piece.start, piece.bytes))
+        if sum(piece.bytes for piece in chunk.pieces) != chunk.bytes:
+            problems.append(f"{chunk.key} at {list(chunk.offset)}: the pieces do not fill the chunk")
+    left_out = {tensor.name for tensor, _ in plan.equal} | set(plan.ignored)
+    for name, tensor in source.tensors.items():
+        if name not in left_out and (problem := interval_problem(tensor.start, tensor.bytes, used[name])):
+            problems.append(f"{name}: {problem}")
+    shapes = {tensor.key: tensor.shape for tensor in plan.tensors}
+    for key in sorted(shapes.keys() | boxes.keys()):
+        problem = tiling_problem(shapes.get(key, ()), boxes[key])
+        if problem:
+            problems.append(f"{key}: {problem}")
+    return problems

@@ -1,0 +1,49 @@
+"""Progress of a conversion as events: bytes moved, speed, time left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from pamp_pipelines.lake.events import EventLog
+
+_INTERVAL_S = 0.5
+
+
+@dataclass
+class Progress:
+    """Counts bytes and writes a `progress` event at most every half second, and one at the end."""
+
+    events: EventLog
+    stage: str
+    total_bytes: int
+    done_bytes: int = 0
+    _started: float = field(default_factory=time.monotonic)
+    _written: float = 0.0
+
+    def __call__(self, count: int) -> None:
+        self.done_bytes += count
+        now = time.monotonic()
+        if now - self._written >= _INTERVAL_S or self.done_bytes >= self.total_bytes:
+            self._written = now
+            self.events.write(
+                "progress",
+                stage=self.stage,
+                done_bytes=self.done_bytes,
+                total_bytes=self.total_bytes,
+                gigabytes_per_second=round(self.gigabytes_per_second, 3),
+                seconds_left=round(self.seconds_left, 1),
+            )
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self._started, 1e-6)
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """Mean speed so far, in 10^9 bytes per second."""
+        return self.done_bytes / 1e9 / self.seconds
+
+    @property
+    def seconds_left(self) -> float:
+        return self.seconds / max(self.done_bytes, 1) * (self.total_bytes - self.done_bytes)

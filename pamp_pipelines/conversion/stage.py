@@ -1,0 +1,63 @@
+"""Running one conversion in a worker process and handing back what it found."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.events import OnEvent, event
+from pamp_pipelines.lake.manifest import MANIFEST, CheckResult
+from pamp_pipelines.launchers import run_worker
+
+Stage = Literal["import", "export", "verify"]
+WORKER = "pamp_pipelines.conversion.worker"
+RESULT = "result.json"
+
+
+class Result(BaseModel):
+    """What a worker leaves behind: figures, verdicts, and sentences that the user should read."""
+
+    stats: dict[str, Any] = {}
+    checks: list[CheckResult] = []
+    warnings: list[str] = []
+
+
+def run_stage(stage: Stage, job: BaseModel, target: Path, work_dir: Path, on_event: OnEvent) -> Result:
+    """Runs the worker with `job`; it writes into `target`. `work_dir` keeps log and events, and goes when all went well.
+
+    Raises:
+        WorkerFailed: with the worker's last lines and the place of its log.
+    """
+    work_dir.mkdir(parents=True)
+    job_file = work_dir / "job.json"
+    write_json(job_file, {"stage": stage, "job": job.model_dump(mode="json"), "target": str(target)})
+    run_worker(WORKER, job_file, work_dir, on_event=on_event)
+    result = Result.model_validate(json.loads((work_dir / RESULT).read_text()))
+    for message in result.warnings:
+        on_event(event("warning", message=message))
+    shutil.rmtree(work_dir, ignore_errors=True)
+    return result
+
+
+def work_dir(output: Path) -> Path:
+    """A folder beside `output` for one run; the next build of `output` sweeps what a failed run left there."""
+    return output.parent / f".{output.name}.{secrets.token_hex(4)}.run.partial"
+
+
+def refuse_foreign(output: Path) -> None:
+    """Protects what is no artifact from being replaced by one.
+
+    Raises:
+        InputError: `output` is a file, or a directory with files but no manifest.
+    """
+    if output.is_dir() and ((output / MANIFEST).is_file() or not any(output.iterdir())):
+        return
+    if output.exists():
+        raise InputError(f"{output}: exists and was not made by a conversion; choose another output or remove it")
