@@ -158,7 +158,7 @@ class TrainingConfig(Declaration):
         elif self.tokens is not None and self.train_iterations < 1:
             batch = self.sequence_length * self.global_batch_size
             problems.append(
-                ("tokens", f"{self.tokens} are less than one global batch of {batch} tokens: raise `tokens`")
+                ("tokens", f"{self.tokens} is less than one global batch of {batch} tokens: raise `tokens`")
             )
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:

@@ -1,0 +1,228 @@
+"""Each finding names its file and field; the valid project has none."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.declarations.cron import cron_problem
+from pamp_pipelines.declarations.cross_checks import check_pair, cross_check
+from pamp_pipelines.errors import DeclarationError, InputError
+from pamp_pipelines.project import Project
+
+Edit = Callable[[str, str, str], None]
+M = "models: [tiny]"
+MODELS = "assets/models/"
+PPL = "assets/evaluations/ppl.yaml"
+CFG = "assets/training_configs/cfg.yaml"
+
+
+def check(project: Project, cuda: bool | None = None) -> tuple[list[str], list[str]]:
+    report = cross_check(load_catalog(project), cuda=cuda)
+    errors, warnings = (
+        [f"{p.file.name}:{p.line}: {p.field}: {p.message}" for p in found] for found in (report.errors, report.warnings)
+    )
+    return errors, warnings
+
+
+def test_the_valid_project_has_no_findings(project: Project) -> None:
+    assert check(project, cuda=False) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "models: [tiny]",
+            "models: [hf]\nprofile: eight\nparallelism: {tensor: 4}",
+            "does not divide the 6 attention heads",
+        ),
+        (
+            "models: [tiny]",
+            "models: [hf]\nprofile: eight\nparallelism: {tensor: 4}",
+            "neither a divisor nor a multiple of the 3",
+        ),
+        (
+            "models: [tiny]",
+            "parallelism: {pipeline: 4}\nmodels: [tiny]\nprofile: eight",
+            "does not divide the 2 layers",
+        ),
+        (
+            "models: [tiny]",
+            "models: [hf]\nparallelism: {tensor: 5}",
+            "cfg.yaml:2: parallelism: tensor 5 x pipeline 1 x context 1",
+        ),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nprofile: eight",
+            "cfg.yaml:7: global_batch_size: 4 is not a multiple of…take e.g. 8",
+        ),
+        (M, M + "\nmicro_batch_size: 3", "cfg.yaml:7: global_batch_size: 4 is not a multiple"),
+        (M, "models: [hf]", None),
+        (
+            "sequence_length: 32",
+            "sequence_length: 129",
+            "sequence_length: 129 is more than the 128 positions",
+        ),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nparallelism: {expert: 2}\nprofile: eight",
+            "parallelism.expert: model 'tiny' is dense",
+        ),
+        (
+            "  interval: 5\nvalidation",
+            "  interval: 5\n  keep_every: 7\nvalidation",
+            "cfg.yaml:11: checkpoint.keep_every: 7 is not a",
+        ),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nevaluation: {every: 3}",
+            "cfg.yaml:2: evaluation.every: 3 is not a multiple",
+        ),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nevaluation: {steps: [1, 11]}",
+            "evaluation.steps[1]: step 11 is after the last",
+        ),
+        ("  lr: 1e-3", "  lr: 1e-3\n  warmup_iterations: 10", "optimizer.warmup_iterations: 10 leaves no step"),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nmegatron_args: {save: x}",
+            "cfg.yaml:2: megatron_args.save: `save` is set by the",
+        ),
+        (M, M + "\nmegatron_args: {init-method-sdt: 1}", "did you mean `init-method-std`"),
+        (M, M + "\nmegatron_args: {init-method-std: wide}", "takes a number, not 'wide'"),
+        (M, M + "\ncron: 0 3 * *", "cfg.yaml:2: cron: '0 3 * *' is not a cron expression"),
+    ],
+)
+def test_errors_of_a_training_config(project: Project, edit: Edit, old: str, new: str, expected: str | None) -> None:
+    if not old.startswith("models"):
+        edit(CFG, "models: [tiny]\n", "models: [hf]\n")
+    edit(CFG, old, new)
+    errors, _ = check(project)
+    if expected is None:
+        assert errors == []
+    else:
+        assert any(all(part in error for part in expected.split("…")) for error in errors), errors
+
+
+def test_sequence_parallel_and_context_lengths(project: Project, edit: Edit) -> None:
+    edit(
+        CFG,
+        "models: [tiny]",
+        "models: [tiny]\nprofile: eight\nparallelism: {tensor: 2, context: 4, sequence_parallel: true}",
+    )
+    edit(CFG, "sequence_length: 32", "sequence_length: 33")
+    errors, _ = check(project)
+    assert any("sequence_length: 33 is not a multiple of 2 x parallelism.context = 8" in e for e in errors)
+    assert any("sequence_length: 33 is not a multiple of parallelism.tensor 2" in e for e in errors)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("assets/corpora/text.yaml", "*.jsonl", "*.txt", "text.yaml:2: sources[0]: 'data/text/*.txt' matches no file"),
+        ("assets/corpora/text.yaml", "/*.jsonl", "", "sources[0]: 'data/text' is a folder"),
+        (MODELS + "hf.yaml", "data/hf", "data/models/x", "hf.yaml:2: hf.path: …make setup"),
+        (MODELS + "hf.yaml", "data/hf", "data/tok", "hf.yaml:1: hf: …config.json is missing"),
+        (
+            MODELS + "tiny.yaml",
+            "data/tok",
+            "data/text",
+            "tiny.yaml:2: from_scratch.tokenizer: 'data/text' is neither",
+        ),
+        (
+            MODELS + "tiny.yaml",
+            "vocab_size: 3",
+            "vocab_size: 2",
+            "largest token id is 2, but the embedding has 2 rows",
+        ),
+        (MODELS + "tiny.yaml", "eod: <|endoftext|>", "eod: <|endoftxt|>", "Did you mean '<|endoftext|>'?"),
+        (
+            PPL,
+            "  heldout_perplexity:",
+            "  heldout_perplexty:",
+            "data.heldout_perplexty: …Did you mean",
+        ),
+        (
+            PPL,
+            "held_out",
+            "data/benchmarks/x.jsonl",
+            "ppl.yaml:3: data.heldout_perplexity: …make setup",
+        ),
+        (
+            PPL,
+            "[heldout_perplexity]",
+            "[heldout_perplexity, x.yaml]",
+            "ppl.yaml:1: tasks[1]: 'x.yaml'",
+        ),
+    ],
+)
+def test_errors_of_sources(project: Project, edit: Edit, file: str, old: str, new: str, expected: str) -> None:
+    edit(file, old, new)
+    errors, _ = check(project)
+    assert len(errors) == 1, errors
+    assert all(part in errors[0] for part in expected.split("…")), errors
+
+
+def test_a_damaged_tokenizer_is_named(project: Project) -> None:
+    (project.root / "data/tok/tokenizer.json").write_text("{}")
+    errors, _ = check(project)
+    assert len(errors) == 1
+    assert "is not a readable tokenizer.json" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("iterations: 10", "tokens: 200", "tokens: rounded down to 128"),
+        (M, M + "\nprecision: fp8_delayed", "precision: fp8_delayed needs CUDA"),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nevaluation: {final: false}",
+            "evaluation: no checkpoint of this config is kept",
+        ),
+        (
+            "models: [tiny]",
+            "models: [tiny]\nevaluation: {every: 20}",
+            "evaluation.every: 20 is more than the 10 iterations",
+        ),
+    ],
+)
+def test_warnings(project: Project, edit: Edit, old: str, new: str, expected: str) -> None:
+    edit(CFG, old, new)
+    errors, warnings = check(project, cuda=False)
+    assert errors == []
+    assert any(expected in warning for warning in warnings), warnings
+
+
+def test_hub_models_are_not_downloaded_by_a_check(project: Project, edit: Edit) -> None:
+    edit(MODELS + "hf.yaml", "path: data/hf", "id: nobody/nothing\n  revision: 0a1b2c3d")
+    assert check(project) == (
+        [],
+        ["hf.yaml:2: hf.id: nobody/nothing is not in the local cache: its architecture is unchecked until first use"],
+    )
+
+
+def test_one_pair_before_a_launch(project: Project, edit: Edit) -> None:
+    edit(PPL, "held_out", "nowhere.jsonl")
+    catalog = load_catalog(project)
+    check_pair(catalog, "tiny", "cfg").raise_errors()
+    with pytest.raises(DeclarationError, match="global_batch_size"):
+        check_pair(catalog, "tiny", "cfg", profile="eight").raise_errors()
+    with pytest.raises(InputError, match="no profile 'nine'"):
+        check_pair(catalog, "tiny", "cfg", profile="nine")
+    with pytest.raises(InputError, match="models: 'hf' is not listed"):
+        check_pair(catalog, "hf", "cfg")
+
+
+@pytest.mark.parametrize("expression", ["0 3 * * 1", "*/15 0-6 1,15 jan-mar mon-fri", "@daily", "0 0 1 * 7"])
+def test_cron(expression: str) -> None:
+    assert cron_problem(expression) is None
+
+
+@pytest.mark.parametrize(
+    "expression", ["", "60 * * * *", "* 24 * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "@often", "a * * * *"]
+)
+def test_no_cron(expression: str) -> None:
+    assert cron_problem(expression)
