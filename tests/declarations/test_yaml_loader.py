@@ -140,5 +140,5 @@ _VALUES = st.recursive(
 def test_what_pyyaml_writes_is_read_back(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     """PyYAML quotes whatever YAML 1.1 reads as something else, so nothing that it writes is a trap."""
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
-    path.write_text(yaml.safe_dump({"a": value}, allow_unicode=True), encoding="utf-8", newline="")
+    path.write_text(yaml.safe_dump({"a": value}), encoding="utf-8", newline="")
     assert read_yaml(path).value == {"a": value}
