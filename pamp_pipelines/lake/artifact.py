@@ -96,3 +96,15 @@ def find(path: Path, id: str) -> Artifact | None:
     except (InputError, VerificationFailed):
         return None
     return artifact if artifact.id == id else None
+
+
+def require_passed(artifact: Artifact) -> Artifact:
+    """The artifact, unless a check that blocks failed.
+
+    Raises:
+        VerificationFailed: lists the failed checks and what they found.
+    """
+    if failed := artifact.manifest.failed_checks:
+        reasons = "; ".join(f"{check.name}: {check.description}" for check in failed)
+        raise VerificationFailed(f"{artifact.path}: {artifact.kind} failed a check that blocks what follows: {reasons}")
+    return artifact

@@ -80,7 +80,7 @@ def record_saved(job: TrainJob, step: int) -> Manifest:
     files = tuple(_hashed(directory, job.run_dir))
     stats: dict[str, Any] = {"step": step, "tokens": step * job.tokens_per_iteration}
     for entry in read_metrics(job.metrics_path):
-        if entry["step"] == step:
+        if entry["iteration"] == step:
             stats |= {name: entry[name] for name in ("loss", "validation_loss") if name in entry}
     # names below the version directory, so that equal checkpoints of two versions have equal content
     return _write(job, step, directory, files=files, content=content_hash(list(files)), inputs=job.inputs, stats=stats)

@@ -1,4 +1,7 @@
-"""``metrics.jsonl``: one JSON object per logged iteration, written by the worker, read by everybody else."""
+"""``metrics.jsonl``: one JSON object per logged iteration, written by the worker's ``telemetry``, read here.
+
+A loss that is not finite is ``null``.
+"""
 
 import json
 from pathlib import Path
@@ -21,14 +24,14 @@ def read_metrics(path: Path) -> Metrics:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+        if isinstance(entry, dict) and isinstance(entry.get("iteration"), int):
             metrics.append(entry)
     return metrics
 
 
-def cut_metrics(path: Path, step: int) -> None:
-    """Drop what lies after ``step``: a resumed run writes it again."""
+def cut_metrics(path: Path, iteration: int) -> None:
+    """Drop what lies after ``iteration``: a resumed run writes it again."""
     if not path.exists():
         return
-    kept = [entry for entry in read_metrics(path) if entry["step"] <= step]
+    kept = [entry for entry in read_metrics(path) if entry["iteration"] <= iteration]
     write_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))

@@ -19,6 +19,7 @@ from pamp_pipelines.training.saved import Saved
 KIND = "pretrained_checkpoint"
 VALIDATION_GAP = 0.10
 """Share of the training loss by which the validation loss may differ before a warning."""
+_LOSSES = ("loss", "validation_loss")
 _AVERAGED = 10
 """Logged iterations that are averaged at either end of the loss curve: single batches are noisy."""
 
@@ -37,7 +38,7 @@ def ends(losses: list[float]) -> tuple[float, float]:
 def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
     """``tracker_reached``, ``loss_finite``, ``loss_fell`` (ERROR) and ``validation_gap`` (WARN)."""
     losses, validation = series(metrics, "loss"), series(metrics, "validation_loss")
-    bad = [entry["step"] for entry in metrics for n in ("loss", "validation_loss") if not _finite(entry.get(n, 0.0))]
+    bad = [entry["iteration"] for entry in metrics if not all(_finite(entry.get(name, 0.0)) for name in _LOSSES)]
     tracker = Saved(job.checkpoints_dir).tracker()
     results = [
         CheckResult(
@@ -49,11 +50,7 @@ def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
         CheckResult(
             name="loss_finite",
             passed=bool(losses) and not bad,
-            description=f"Not finite at steps {bad[:10]}."
-            if bad
-            else f"{len(losses)} training losses are finite."
-            if losses
-            else "No training loss was logged.",
+            description=_finite_text(losses, bad),
             metadata={"entries": len(losses), "not_finite": len(bad)},
         ),
     ]
@@ -85,6 +82,12 @@ def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
     return results
 
 
+def _finite_text(losses: list[float], bad: list[int]) -> str:
+    if bad:
+        return f"Not finite at iterations {', '.join(map(str, bad[:10]))}{' …' if len(bad) > 10 else ''}."
+    return f"All {len(losses)} training losses are finite." if losses else "No training loss was logged."
+
+
 def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
@@ -92,7 +95,7 @@ def _finite(value: Any) -> bool:
 def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int | None) -> dict[str, Any]:
     """Numbers for people: sizes, losses, speed."""
     losses, validation = series(metrics, "loss"), series(metrics, "validation_loss")
-    speed = series(metrics, "tokens_per_s")
+    speed = series(metrics, "tokens_per_second")
     numbers: dict[str, Any] = {
         "iterations": job.iterations,
         "tokens": job.iterations * job.tokens_per_iteration,
@@ -107,7 +110,7 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
         numbers["validation_loss"] = validation[-1]
     if speed:
         # the median leaves out the slow first iterations and the saves
-        numbers["tokens_per_s"] = statistics.median(speed)
+        numbers["tokens_per_second"] = statistics.median(speed)
     return numbers
 
 
@@ -119,12 +122,11 @@ def write_manifest(job: TrainJob, *, seconds: float, resumed_from: int | None) -
     """
     metrics = read_metrics(job.metrics_path)
     kept = {step: read_record(job.run_dir, step).content for step in recorded_steps(job.run_dir)}
-    curve = [[entry["step"], entry.get("loss"), entry.get("validation_loss")] for entry in metrics]
+    curve = [[entry["iteration"], entry.get("loss"), entry.get("validation_loss")] for entry in metrics]
     manifest = Manifest(
         kind=KIND,
         id=job.id,
-        # losses as text: a loss that is not finite has no canonical JSON
-        content=sha256_json({"kept": kept, "curve": [list(map(repr, row)) for row in curve]}),
+        content=sha256_json({"kept": kept, "curve": curve}),
         created=utc_now(),
         inputs=job.inputs,
         declaration=job.declaration,

@@ -135,7 +135,7 @@ def _announce_all(job: TrainJob, on_event: OnEvent) -> None:
 
 
 def _end_leftovers(job: TrainJob, on_event: OnEvent) -> None:
-    """End what is left of an attempt whose caller and supervisor were both killed: it would write beside the new one."""
+    """End what is left of an attempt whose caller and supervisor were both killed: it would write beside this one."""
     launcher = launcher_for(job.profile)
     if handle := launcher.find(job.run_dir):
         on_event(event("warning", message=f"ending processes of an earlier attempt (handle {handle.id})"))

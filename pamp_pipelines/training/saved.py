@@ -1,21 +1,21 @@
-"""What Megatron has saved: its tracker file, complete and incomplete checkpoints, rolling resume points.
+"""The caller's side of the checkpoints of a run: which can be loaded, what a killed save left, what may be deleted.
 
 Megatron writes a checkpoint under its final name and moves the tracker last, by an ordinary write: a killed save leaves
-a directory without ``.metadata``, or an empty tracker with which the next start exits with status 0.
+a directory without ``.metadata``, or an empty tracker with which the next start exits with status 0. A checkpoint
+counts as complete when its index can be read and every byte that it points to is there.
 """
 
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from pamp_pipelines.conversion.torch_dist import METADATA, TRACKER, read_checkpoint
+from pamp_pipelines.conversion.torch_dist import METADATA, read_checkpoint
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
+from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path, tracked_iteration
 
-_ITERATION = re.compile(r"iter_(\d{7,})")
 _TRASH = ".trash-"
 
 
@@ -26,20 +26,16 @@ class Saved:
     root: Path
 
     def dir(self, step: int) -> Path:
-        return self.root / f"iter_{step:07d}"
+        return checkpoint_path(self.root, step)
 
     def steps(self) -> list[int]:
         """Steps that have a directory, complete or not, oldest first."""
-        found = (_ITERATION.fullmatch(d.name) for d in self.root.glob("iter_*") if d.is_dir())
-        return sorted(int(match[1]) for match in found if match)
+        names = (d.name.removeprefix("iter_") for d in self.root.glob("iter_*") if d.is_dir())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def tracker(self) -> int | None:
         """The step that the tracker names; None when it is absent or unreadable."""
-        try:
-            text = (self.root / TRACKER).read_text().strip()
-        except (FileNotFoundError, UnicodeDecodeError):
-            return None
-        return int(text) if text.isascii() and text.isdigit() else None
+        return tracked_iteration(self.root)
 
     def problem(self, step: int) -> str | None:
         """Why the checkpoint of a step cannot be loaded; None when every byte its index points to is there."""
@@ -51,7 +47,7 @@ class Saved:
         return None if format.is_file() else f"{format}: missing; the checkpoint was never finished"
 
     def complete(self, step: int) -> bool:
-        """Whether the save of a step has ended: the tracker is moved only after the last file."""
+        """Whether the save of a step has ended. Right while training goes on: the tracker moves after the last file."""
         newest = self.tracker()
         return newest is not None and step <= newest and self.problem(step) is None
 
@@ -80,13 +76,8 @@ class Saved:
         best = None
         for step in reversed(self.steps()):
             problem = self.problem(step)
-            # without a tracker nothing tells an unfinished save from a finished one but its files, and .metadata is
-            # the last of those
-            if named is not None and step > named:
-                warn(f"{self.dir(step)}: a save that was not finished; removed")
-                self.remove(step)
-            elif problem is not None:
-                warn(f"{problem}; removed {self.dir(step)}")
+            if problem is not None:
+                warn(f"{problem}; removed {self.dir(step)}, from which nothing can be resumed")
                 self.remove(step)
             elif best is None:
                 best = step

@@ -1,0 +1,61 @@
+"""``--set key=value`` over a declared training config."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.declarations.yaml_loader import plain_value
+from pamp_pipelines.errors import InputError
+
+
+def apply_overrides(config: TrainingConfig, overrides: Sequence[str], file: str) -> TrainingConfig:
+    """The config with some fields replaced.
+
+    Args:
+        config: as declared.
+        overrides: ``optimizer.lr=1e-4``; a value is read as in the YAML file, ``[…]`` and ``{…}`` as JSON.
+        file: of the config, for messages.
+
+    Raises:
+        InputError: no ``=``, an unknown field, or a value that the field does not take.
+    """
+    if not overrides:
+        return config
+    fields = config.model_dump(mode="json", exclude_none=True)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {override!r}: expected key=value, e.g. optimizer.lr=1e-4")
+        _set(fields, key, _value(text, override))
+    try:
+        return TrainingConfig.model_validate_json(json.dumps(fields), strict=True)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        )
+        raise InputError(f"{file} with --set {' '.join(overrides)}: {problems}") from None
+
+
+def _set(fields: dict[str, Any], key: str, value: Any) -> None:
+    *parents, name = key.split(".")
+    for parent in parents:
+        fields = fields.setdefault(parent, {})
+        if not isinstance(fields, dict):
+            raise InputError(f"--set {key}: {parent!r} has no fields")
+    fields[name] = value
+    # a run's length is declared in one of two units: giving one replaces the other
+    if not parents and name in ("tokens", "iterations") and value is not None:
+        fields.pop("iterations" if name == "tokens" else "tokens", None)
+
+
+def _value(text: str, override: str) -> Any:
+    if text[:1] not in ("[", "{"):
+        return plain_value(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"--set {override!r}: not valid JSON ({error})") from None

@@ -1,0 +1,248 @@
+"""From declarations and finished inputs to a training job."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pamp_pipelines.conversion import job as conversion
+from pamp_pipelines.conversion.job import ExportJob, import_job
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.hf_config import load_hf_config
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.errors import InputError, MissingInput
+from pamp_pipelines.lake.artifact import Artifact, find, require_passed
+from pamp_pipelines.lake.manifest import artifact_id
+from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.tokenization.job import tokenize_job
+from pamp_pipelines.training.job import HeldOutShards, TrainJob, WeightedShards
+from pamp_pipelines.training.kept import read_kept
+from pamp_pipelines.training.outcome import KIND
+from pamp_pipelines.training.overrides import apply_overrides
+from pamp_pipelines.training.saved import has_weights
+from pamp_pipelines.training.versions import select_version
+
+STAGE_VERSION = 1
+"""Bumped when equal inputs and parameters give other weights."""
+
+_NOT_IDENTITY = frozenset(
+    {
+        # words for people, and when or where it runs
+        *("description", "owners", "models", "cron", "profile"),
+        # resolved into iterations, kept steps and weights below
+        *("tokens", "iterations", "evaluation", "corpora"),
+        # how the same mathematics is laid out and watched: a run may be resumed with another of these
+        *("micro_batch_size", "parallelism", "recompute", "checkpoint", "validation", "log_interval"),
+    }
+)
+
+
+class Inputs(BaseModel):
+    """Finished artifacts that a training run needs."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    shards: dict[str, Artifact]
+    """By corpus, sorted."""
+    initial: Artifact
+    """The megatron_checkpoint: imported weights, or the resolved architecture of a model from scratch."""
+
+    @property
+    def all(self) -> tuple[Artifact, ...]:
+        return (*self.shards.values(), self.initial)
+
+
+def train_job(
+    catalog: Catalog,
+    lake: Lake,
+    model: str,
+    config: str,
+    *,
+    profile: str | None = None,
+    fresh: bool = False,
+    overrides: Sequence[str] = (),
+    claim: bool = True,
+) -> TrainJob:
+    """Resolve a declared pair, with its finished inputs, into a job.
+
+    Args:
+        model: name of the model.
+        config: name of the training config.
+        profile: compute profile; default: the one that the training config names.
+        fresh: begin a new version although one of equal inputs exists.
+        overrides: ``key=value`` with dotted keys, over the declared training config; they change the identity.
+        claim: make the version's directory; False for a dry run.
+
+    Raises:
+        MissingInput: shards or the converted model are not there; names the partition as the UI does.
+        VerificationFailed: an input failed a check that blocks.
+        InputError: the pair is not declared, or does not fit the profile; names the file.
+    """
+    catalog.require_pair(model, config)
+    declared = apply_overrides(
+        catalog.training_config(config), overrides, str(catalog.file_of("training_config", config))
+    )
+    profile_name = profile or declared.profile
+    compute = catalog.profile(profile_name)
+    inputs = find_inputs(catalog, lake, model, tuple(sorted(declared.corpora)))
+    parameters = resolved_parameters(declared)
+    id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
+    version = select_version(lake, model, config, id, fresh=fresh, claim=claim)
+    try:
+        return _job(catalog, lake, model, config, version, declared, compute, inputs, parameters, id)
+    except ValidationError as error:
+        problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        raise InputError(
+            f"{file} with {catalog.file_of('profile', profile_name)} ({compute.world_size} processes): {problems}"
+        ) from None
+
+
+def find_inputs(catalog: Catalog, lake: Lake, model: str, corpora: Sequence[str]) -> Inputs:
+    """The finished inputs of a run of a model on corpora.
+
+    Raises:
+        MissingInput: the first that is not there.
+        VerificationFailed: one failed a check that blocks.
+    """
+    converted = import_job(catalog, lake, model)
+    initial = find(converted.output, converted.id)
+    if initial is None:
+        raise MissingInput("megatron_checkpoint", model)
+    shards = {}
+    for corpus in corpora:
+        tokenized = tokenize_job(catalog, lake, corpus, model)
+        artifact = find(tokenized.output, tokenized.id)
+        if artifact is None:
+            raise MissingInput("tokenized_shards", f"{corpus}|{model}")
+        shards[corpus] = artifact
+    for artifact in (*shards.values(), initial):
+        require_passed(artifact)
+    return Inputs(shards=shards, initial=initial)
+
+
+def kept_steps(config: TrainingConfig) -> tuple[int, ...]:
+    """Steps whose checkpoint is kept: the evaluation's cadence, every n-th save, and the last. Step 0 is no save.
+
+    Raises:
+        InputError: a step lies after the end.
+    """
+    last = config.train_iterations
+    if late := [step for step in config.evaluation.steps if step > last]:
+        raise InputError(f"evaluation.steps: {late} lie after the last iteration, {last}")
+    steps = set(config.evaluation.steps)
+    if every := config.evaluation.every:
+        steps.update(range(every, last + 1, every))
+    if every := config.checkpoint.keep_every:
+        # of the saves that there are anyway, those at a multiple
+        distance = math.lcm(every, config.checkpoint.interval)
+        steps.update(range(distance, last + 1, distance))
+    if config.evaluation.final:
+        steps.add(last)
+    return tuple(sorted(steps))
+
+
+def blend(config: TrainingConfig) -> dict[str, float]:
+    """Corpora with weights that sum to 1, sorted by corpus."""
+    total = sum(config.corpora.values())
+    return {corpus: config.corpora[corpus] / total for corpus in sorted(config.corpora)}
+
+
+def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
+    """What decides the weights besides the inputs, with all defaults written out.
+
+    Layout is left out on purpose (tensor, pipeline and data parallel sizes, micro batch, recomputation): it changes the
+    order of additions and not what is computed, and a run may be resumed on other machines. The size of the expert
+    parallel group is in: optimizer state does not move between groups of experts.
+    """
+    return {
+        **config.model_dump(mode="json", exclude=set(_NOT_IDENTITY)),
+        "iterations": config.train_iterations,
+        "kept": kept_steps(config),
+        # in the order of the shards among the inputs; a corpus may be renamed
+        "blend": list(blend(config).values()),
+        "expert_parallel": config.parallelism.expert,
+    }
+
+
+def _job(
+    catalog: Catalog,
+    lake: Lake,
+    model: str,
+    config: str,
+    version: int,
+    declared: TrainingConfig,
+    compute: ComputeProfile,
+    inputs: Inputs,
+    parameters: dict[str, Any],
+    id: str,
+) -> TrainJob:
+    template = inputs.initial.path / "hf_template"
+    hf_config = load_hf_config(template)
+    share = blend(declared)
+    weights = inputs.initial.path / "checkpoint"
+    run_dir = lake.version_dir(model, config, version).absolute()
+    return TrainJob(
+        name=f"{model}/{config}/{run_dir.name}",
+        run_dir=run_dir,
+        hf_config=hf_config,
+        template_dir=template.absolute(),
+        pretrained_checkpoint=weights.absolute() if has_weights(weights) else None,
+        vocab_size=hf_config["vocab_size"],
+        eod_id=_eod_id(inputs),
+        train=tuple(
+            WeightedShards(prefix=(artifact.path / "train").absolute(), weight=share[corpus])
+            for corpus, artifact in inputs.shards.items()
+        ),
+        heldout=tuple(
+            HeldOutShards(corpus=corpus, prefix=(artifact.path / "heldout").absolute())
+            for corpus, artifact in inputs.shards.items()
+            if (artifact.path / "heldout.idx").is_file()
+        ),
+        sequence_length=declared.sequence_length,
+        iterations=declared.train_iterations,
+        global_batch_size=declared.global_batch_size,
+        micro_batch_size=declared.micro_batch_size,
+        optimizer=declared.optimizer,
+        dropout=declared.dropout,
+        precision=declared.precision,
+        parallelism=declared.parallelism,
+        recompute=declared.recompute,
+        checkpoint=declared.checkpoint,
+        validation=declared.validation,
+        cadence=kept_steps(declared),
+        seed=declared.seed,
+        data_seed=declared.data_seed,
+        determinism=declared.determinism,
+        log_interval=declared.log_interval,
+        world_size=compute.world_size,
+        megatron_args=declared.megatron_args,
+        id=id,
+        inputs=tuple(artifact.ref for artifact in inputs.all),
+        declaration={
+            "model": {model: catalog.model(model).model_dump(mode="json")},
+            "training_config": {config: declared.model_dump(mode="json")},
+            "resolved": parameters,
+        },
+        profile=compute,
+    )
+
+
+def _eod_id(inputs: Inputs) -> int:
+    """The end-of-document token of the shards; one model has one tokenizer, so all corpora agree."""
+    ids = {corpus: int(artifact.manifest.stats["eod_id"]) for corpus, artifact in inputs.shards.items()}
+    if len(set(ids.values())) > 1:
+        raise InputError(f"the shards end documents with different tokens: {ids}; materialise tokenized_shards again")
+    return next(iter(ids.values()))
+
+
+def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey) -> ExportJob:
+    """The export of a kept checkpoint, after checking that its files are there.
+
+    Raises:
+        MissingInput: there is no such checkpoint, or its model was not converted.
+        VerificationFailed: files of the checkpoint are missing or of another size.
+    """
+    read_kept(lake, key)
+    return conversion.export_job(catalog, lake, key)
