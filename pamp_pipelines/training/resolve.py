@@ -81,9 +81,8 @@ def train_job(
         InputError: the pair is not declared, or does not fit the profile; names the file.
     """
     catalog.require_pair(model, config)
-    declared = apply_overrides(
-        catalog.training_config(config), overrides, str(catalog.file_of("training_config", config))
-    )
+    file = catalog.file_of("training_config", config)
+    declared = apply_overrides(catalog.training_config(config), overrides, str(file))
     profile_name = profile or declared.profile
     compute = catalog.profile(profile_name)
     inputs = find_inputs(catalog, lake, model, tuple(sorted(declared.corpora)))
