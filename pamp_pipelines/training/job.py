@@ -114,6 +114,11 @@ class TrainJob(_Plain):
                 f"global_batch_size {self.global_batch_size} is not a multiple of micro_batch_size "
                 f"{self.micro_batch_size} x data parallel {self.data_parallel}"
             )
+        if self.optimizer.warmup_iterations >= self.iterations:
+            raise ValueError(
+                f"optimizer.warmup_iterations {self.optimizer.warmup_iterations} does not end before the last of "
+                f"{self.iterations} iterations"
+            )
         late = [step for step in self.cadence if step > self.iterations]
         if late:
             raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")
