@@ -1,0 +1,90 @@
+"""A checkpoint seen through an index of our own: all of it, or its first layers. No weight is copied.
+
+Megatron and torch open the `.metadata` of a checkpoint with plain pickle. Here the original is read by the restricted
+reader, and what they open is an index written by this package, beside links to the original's payload files. That also
+is how a model of N layers loads the first N rows of tensors that are stacked over all layers.
+
+Axes: L  layers of the checkpoint; the leading axis of every stacked tensor
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pamp_pipelines.conversion.torch_dist import (
+    StoredCheckpoint,
+    StoredChunk,
+    StoredObject,
+    StoredTensor,
+    read_checkpoint,
+    write_index,
+)
+from pamp_pipelines.errors import InputError
+
+STACKED = "decoder.layers."
+_OBJECT = re.compile(r"(?P<key>.+)/shard_(?P<layer>\d+)_(?P<layers>\d+)")
+_NOT_WEIGHTS = ("optimizer.", "rng_state", "rerun_state")
+
+
+def link_weights(checkpoint: Path, target: Path, *, layers: int | None = None) -> StoredCheckpoint:
+    """Makes `target` a checkpoint that holds the model weights of `checkpoint`, up to layer `layers`.
+
+    Args:
+        checkpoint: directory with `.metadata`.
+        target: a directory to be made.
+        layers: how many layers to keep, counted from the first; None keeps all.
+
+    Raises:
+        InputError: the checkpoint is damaged, or it has fewer layers.
+    """
+    stored = read_checkpoint(checkpoint)
+    tensors = [t for t in stored.tensors.values() if t.dtype is not None and not t.key.startswith(_NOT_WEIGHTS)]
+    objects = [o for o in stored.objects.values() if not o.key.startswith(_NOT_WEIGHTS)]
+    if layers is not None:
+        tensors = [_first_rows(tensor, layers, checkpoint) for tensor in tensors]
+        objects = list(_first_objects(objects, layers))
+    target.mkdir(parents=True)
+    for file in sorted({c.file for t in tensors for c in t.chunks} | {o.file for o in objects}):
+        (target / file).symlink_to((checkpoint / file).resolve())
+    write_index(target, tensors, objects)
+    return StoredCheckpoint(target, {t.key: t for t in tensors}, {o.key: o for o in objects})
+
+
+def _first_rows(tensor: StoredTensor, layers: int, checkpoint: Path) -> StoredTensor:
+    if not tensor.key.startswith(STACKED):
+        return tensor
+    if tensor.shape[0] < layers:
+        raise InputError(f"{checkpoint}: {tensor.key} holds {tensor.shape[0]} layers; {layers} were asked for")
+    chunks = tuple(chunk for chunk in tensor.chunks if _within(chunk, layers, tensor, checkpoint))
+    return replace(tensor, shape=(layers, *tensor.shape[1:]), chunks=chunks)
+
+
+def _within(chunk: StoredChunk, layers: int, tensor: StoredTensor, checkpoint: Path) -> bool:
+    first, end = chunk.offset[0], chunk.offset[0] + chunk.size[0]
+    if first < layers < end:
+        raise InputError(
+            f"{checkpoint}: {tensor.key} is stored in one piece for layers {first} to {end - 1}; compare {end} or all"
+        )
+    return end <= layers
+
+
+def _first_objects(objects: list[StoredObject], layers: int) -> Iterator[StoredObject]:
+    for item in objects:
+        match = _OBJECT.fullmatch(item.key)
+        if not item.key.startswith(STACKED) or match is None:
+            yield item
+        elif int(match["layer"]) < layers:
+            yield replace(item, key=f"{match['key']}/shard_{match['layer']}_{layers}")
+
+
+def first_layers_config(config: dict[str, object], layers: int | None) -> dict[str, object]:
+    """The config.json of a model that has only the first `layers` layers."""
+    if layers is None:
+        return config
+    shortened = {**config, "num_hidden_layers": layers}
+    if isinstance(kinds := config.get("layer_types"), list):
+        shortened["layer_types"] = kinds[:layers]
+    return shortened
