@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.launchers.logs import Failure
 
 RUN_TOKEN = "PAMP_RUN_TOKEN"
 """Environment variable that every process of a worker carries, so that leftovers can be told from strangers."""
@@ -75,8 +76,8 @@ class Launcher(Protocol):
     def logs(self, handle: Handle, offset: int = 0) -> tuple[str, int]:
         """Text of the worker's main log after ``offset`` bytes, and the offset to go on from."""
 
-    def failure(self, handle: Handle, lines: int) -> tuple[str, list[str]]:
-        """Who failed first ("rank 1", or "" for a worker of one process), and the last lines of its log."""
+    def failure(self, handle: Handle, lines: int) -> Failure:
+        """Who failed first, and the last ``lines`` of its log."""
 
     def cancel(self, handle: Handle) -> Status:
         """Ask the worker to stop, wait for its grace time, end it; returns when nothing of it is alive."""

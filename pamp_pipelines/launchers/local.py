@@ -129,7 +129,7 @@ class LocalLauncher:
             return "", offset
         return data.decode(errors="replace"), offset + len(data)
 
-    def failure(self, handle: Handle, lines: int) -> tuple[str, list[str]]:
+    def failure(self, handle: Handle, lines: int) -> logs.Failure:
         return logs.failure(handle.log_dir, lines)
 
     def cancel(self, handle: Handle) -> Status:

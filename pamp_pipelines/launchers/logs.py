@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 _FAILED = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
@@ -30,12 +31,42 @@ def rank_dir(log_dir: Path, rank: int) -> Path | None:
     return next(log_dir.glob(f"*/attempt_0/{rank}"), None)
 
 
-def failed_rank(log_dir: Path) -> int | None:
-    """The rank that failed first.
+@dataclass(frozen=True)
+class Failure:
+    """Who failed first: ``rank`` is None for a worker of one process, or when nothing tells."""
 
-    An exception recorded by a rank itself comes first (torch's ``record`` writes error.json with a time); a rank that
-    was killed could not write one, and then the agent's log names it.
-    """
+    rank: int | None
+    exit_code: int | None
+    """Of that rank, negative for a signal; torchrun's own status is always 1."""
+    lines: list[str]
+    """The last ones that it wrote; what went to stderr is at the end."""
+
+
+def failure(log_dir: Path, lines: int) -> Failure:
+    """Who failed first, by what torchrun and the ranks left in the log folder."""
+    codes = _named_by_agent(log_dir)
+    rank = _recorded_by_rank(log_dir)
+    if rank is None and codes:
+        rank = next(iter(codes))
+    folder = None if rank is None else rank_dir(log_dir, rank)
+    if rank is None or folder is None:
+        return Failure(None, None, last_lines(main_log(log_dir), lines))
+    errors = last_lines(folder / "stderr.log", lines)
+    output = last_lines(folder / "stdout.log", max(5, lines - len(errors)))
+    return Failure(rank, codes.get(rank), [*output, *errors])
+
+
+def _named_by_agent(log_dir: Path) -> dict[int, int]:
+    """Rank to exit code, as torchrun's agent logged them; the first one failed first."""
+    try:
+        found = _FAILED.findall(main_log(log_dir).read_bytes())
+    except OSError:
+        return {}
+    return {int(rank): int(code) for code, rank in found}
+
+
+def _recorded_by_rank(log_dir: Path) -> int | None:
+    """The first rank that recorded an exception itself (torch's ``record`` writes error.json); a killed one cannot."""
     recorded = []
     for file in log_dir.glob("*/attempt_0/*/error.json"):
         try:
@@ -43,20 +74,4 @@ def failed_rank(log_dir: Path) -> int | None:
             recorded.append((int(time), file.stat().st_mtime, int(file.parent.name)))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    if recorded:
-        return min(recorded)[2]
-    try:
-        named = _FAILED.findall(main_log(log_dir).read_bytes())
-    except OSError:
-        return None
-    return int(named[-1][1]) if named else None
-
-
-def failure(log_dir: Path, lines: int) -> tuple[str, list[str]]:
-    """Name of the process that failed first and the last lines of its log; its stderr goes last."""
-    rank = failed_rank(log_dir)
-    folder = None if rank is None else rank_dir(log_dir, rank)
-    if folder is None:
-        return "", last_lines(main_log(log_dir), lines)
-    errors = last_lines(folder / "stderr.log", lines)
-    return f"rank {rank}", [*last_lines(folder / "stdout.log", max(0, lines - len(errors)) or 5), *errors]
+    return min(recorded)[2] if recorded else None

@@ -33,7 +33,7 @@ class _Tail:
 
     def _see(self, event: Event) -> None:
         if event.kind == "failed":
-            self.complaint = str(event.data.get("message") or event.data.get("error") or "")
+            self.complaint = str(event.data.get("message") or event.data.get("reason") or "")
         self.on_event(event)
         self.seen = time.monotonic()  # the time that on_event took is not the worker's
 
@@ -112,22 +112,20 @@ def _watch(launcher: Launcher, handle: Handle, spec: WorkerSpec, tail: _Tail) ->
 
 def _stopped(launcher: Launcher, handle: Handle, spec: WorkerSpec, why: str) -> WorkerFailed:
     """End a worker that hangs; its last lines are read first, before the signals add theirs."""
-    who, lines = launcher.failure(handle, _LAST_LINES)
+    failure = launcher.failure(handle, _LAST_LINES)
     status = launcher.cancel(handle)
-    return WorkerFailed(_message(spec, handle, who, f"{why}; ended"), status.exit_code, lines)
+    return WorkerFailed(f"{spec.module}: {why}; ended. Log: {handle.log_dir}", status.exit_code, failure.lines)
 
 
 def _failed(launcher: Launcher, handle: Handle, spec: WorkerSpec, status: Status, complaint: str) -> WorkerFailed:
-    who, lines = launcher.failure(handle, _LAST_LINES)
-    code = status.exit_code
+    failure = launcher.failure(handle, _LAST_LINES)
+    code = status.exit_code if failure.exit_code is None else failure.exit_code
     if status.reason == "lost":
-        why = "its supervisor was killed; the worker was ended"
+        why = "its supervisor was killed, so the worker was ended"
     elif code is not None and code < 0:
         why = f"killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
     else:
         why = f"exit status {code}"
-    return WorkerFailed(_message(spec, handle, who, f"{why}. {complaint}".rstrip(". ")), code, lines)
-
-
-def _message(spec: WorkerSpec, handle: Handle, who: str, why: str) -> str:
-    return f"{spec.module}{' ' + who if who else ''}: {why}; log: {handle.log_dir}"
+    who = "" if failure.rank is None else f" rank {failure.rank}"
+    said = f" {complaint.rstrip('.')}." if complaint else ""
+    return WorkerFailed(f"{spec.module}{who}: {why}.{said} Log: {handle.log_dir}", code, failure.lines)

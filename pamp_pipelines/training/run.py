@@ -3,8 +3,9 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pamp_pipelines.errors import WorkerFailed
+from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
@@ -15,6 +16,7 @@ from pamp_pipelines.training.lease import lease
 from pamp_pipelines.training.metrics import cut_metrics
 from pamp_pipelines.training.outcome import write_manifest
 from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.worker import EXIT_INPUT
 
 WORKER = "pamp_pipelines.training.worker"
 
@@ -32,6 +34,7 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
         worker: module that does the work.
 
     Raises:
+        InputError: the worker refuses the job.
         WorkerFailed: the worker failed, or ended before the last iteration; a retry resumes.
         WorkerCanceled: somebody asked the worker to stop.
         LeaseTaken: another process trains this version.
@@ -57,6 +60,19 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str) -> Artifact
     keeper = _Keeper(job, on_event)
     keeper.begin()
     if resumed_from != job.iterations:
+        _run(job, job_file, keeper, lock, worker)
+    keeper.catch_up()
+    if (tracker := saved.tracker()) != job.iterations:
+        raise WorkerFailed(
+            f"{job.name}: the worker ended without an error at step {tracker or 0} of {job.iterations}, so the run is "
+            f"not finished; run it again to resume. Log: {job.run_dir / 'logs'}",
+            0,
+        )
+    return write_manifest(job, seconds=time.monotonic() - start, resumed_from=resumed_from)
+
+
+def _run(job: TrainJob, job_file: Path, keeper: "_Keeper", lock: int, worker: str) -> None:
+    try:
         run_worker(
             worker,
             job_file,
@@ -66,14 +82,10 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str) -> Artifact
             on_event=keeper.on_worker_event,
             hold=[lock],
         )
-    keeper.catch_up()
-    if (tracker := saved.tracker()) != job.iterations:
-        raise WorkerFailed(
-            f"{job.name}: the worker ended without an error at step {tracker or 0} of {job.iterations}, so the run is "
-            f"not finished; run it again to resume. Log: {job.run_dir / 'logs'}",
-            0,
-        )
-    return write_manifest(job, seconds=time.monotonic() - start, resumed_from=resumed_from)
+    except WorkerFailed as error:
+        if error.exit_code == EXIT_INPUT:
+            raise InputError(str(error)) from error  # a retry cannot help
+        raise
 
 
 @dataclass
