@@ -1,0 +1,110 @@
+"""The leaderboard: every score of the lake in one table, one picture and one page.
+
+It is derived, never edited: what it shows is what the scores artifacts and the training runs hold when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.spec import KIND as SCORES_KIND
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.manifest import artifact_id
+from pamp_pipelines.lake.publish import lock, publish
+from pamp_pipelines.lake.store import Lake
+from pamp_pipelines.training.job import read_job
+from pamp_pipelines.training.metrics import read_metrics
+
+KIND = "leaderboard"
+STAGE_VERSION = 1
+METRICS = "metrics.jsonl"
+
+
+def build_leaderboard(lake: Lake, on_event: OnEvent = ignore) -> Artifact:
+    """Build ``leaderboard`` from all scores in the lake, or return it when nothing changed since.
+
+    Files: ``leaderboard.parquet`` (a row per score), ``leaderboard.csv`` (a row per checkpoint), ``leaderboard.png``
+    (scores against tokens), ``losses.png`` where a run has logged losses, ``index.html``.
+
+    Args:
+        lake: the lake; the artifact goes to its reports.
+        on_event: gets started, finished, and a warning for each scores file that cannot be read.
+    """
+    artifacts = list(lake.artifacts(SCORES_KIND))
+    runs = training_runs(lake)
+    parameters = {
+        "contents": [artifact.content for artifact in artifacts],
+        "metrics": {name: sha256_file(folder / METRICS) for name, folder in runs.items()},
+    }
+    id = artifact_id(KIND, STAGE_VERSION, [artifact.id for artifact in artifacts], parameters)
+    final = lake.reports_dir
+    with lock(final):
+        if found := find(final, id):
+            return found
+        on_event(event("started", stage=KIND, scores=len(artifacts), runs=len(runs)))
+        with publish(final, kind=KIND, id=id, inputs=artifacts) as draft:
+            _write(draft.dir, draft.stats, lake, artifacts, runs, on_event)
+    on_event(event("finished", stage=KIND, **draft.stats))
+    return draft.artifact
+
+
+def _write(
+    folder: Path,
+    stats: dict[str, Any],
+    lake: Lake,
+    artifacts: list[Artifact],
+    runs: Mapping[str, Path],
+    on_event: OnEvent,
+) -> None:
+    from pamp_pipelines.evaluation.chart import loss_chart, score_chart
+    from pamp_pipelines.evaluation.frames import long_table, primary, wide_table
+    from pamp_pipelines.evaluation.page import render
+    from pamp_pipelines.evaluation.trace import Index
+
+    long = long_table(artifacts, on_event)
+    wide = wide_table(long)
+    long.to_parquet(folder / "leaderboard.parquet", index=False)
+    wide.to_csv(folder / "leaderboard.csv", index=False, lineterminator="\n")
+    pictures = {}
+    if len(long):
+        pictures["scores"] = score_chart(long, primary(long))
+        (folder / "leaderboard.png").write_bytes(pictures["scores"])
+    losses = {}
+    for name, path in runs.items():
+        try:
+            losses[name] = loss_curves(path)
+        except InputError as error:  # one damaged run must not hide the scores
+            on_event(event("warning", message=str(error)))
+    if losses := {name: curves for name, curves in losses.items() if curves}:
+        pictures["losses"] = loss_chart(losses)
+        (folder / "losses.png").write_bytes(pictures["losses"])
+    (folder / "index.html").write_text(render(long, artifacts, Index(lake), pictures), encoding="utf-8")
+    stats |= {"rows": len(long), "checkpoints": len(wide), "evaluations": int(long["evaluation"].nunique())}
+
+
+def training_runs(lake: Lake) -> dict[str, Path]:
+    """Version directories that have logged metrics, by ``model · config`` (and version, from the second on)."""
+    runs = {}
+    for file in sorted((lake.root / "runs").glob(f"*/*/v*/{METRICS}")):
+        version, config, model = file.parts[-2], file.parts[-3], file.parts[-4]
+        suffix = "" if version == "v0001" else f" · v{int(version[1:])}"
+        runs[f"{model} · {config}{suffix}"] = file.parent
+    return runs
+
+
+def loss_curves(run: Path) -> dict[str, list[tuple[float, float]]]:
+    """Training and validation loss of a run: (tokens, nats a token), as far as they are finite."""
+    tokens = read_job(run / "job.json").tokens_per_iteration
+    metrics = read_metrics(run / METRICS)
+    curves = {
+        name: [
+            (float(entry["iteration"] * tokens), float(entry[name])) for entry in metrics if entry.get(name) is not None
+        ]
+        for name in ("loss", "validation_loss")
+    }
+    return {name: points for name, points in curves.items() if points}

@@ -1,0 +1,136 @@
+"""From an artifact back to everything that it was made of, by the ids in the manifests: no database, no Dagster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.artifact import read_manifest
+from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, Manifest
+from pamp_pipelines.lake.store import CheckpointKey, Lake
+
+KINDS = (
+    "raw_corpus",
+    "tokenized_shards",
+    "megatron_checkpoint",
+    "pretrained_checkpoint",
+    "hf_export",
+    "eval_scores",
+    "leaderboard",
+)
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """One artifact on the way back.
+
+    Attributes:
+        depth: steps from where the walk began, which has 0.
+        ref: kind, id and content that the artifact made of it recorded.
+        path: its manifest's file; None when this lake does not hold it any more.
+        manifest: its manifest, or None.
+        changed: whether the artifact now there has another content than the one recorded.
+    """
+
+    depth: int
+    ref: ArtifactRef
+    path: Path | None
+    manifest: Manifest | None
+    changed: bool = False
+
+
+class Index:
+    """Manifests of a lake by id; reads each once."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._by_id: dict[str, tuple[Path, Manifest]] = {}
+        for file, manifest in manifests(lake):
+            self._by_id.setdefault(manifest.id, (file, manifest))
+
+    def find(self, id: str) -> tuple[Path, Manifest] | None:
+        return self._by_id.get(id)
+
+    def starting_with(self, prefix: str) -> list[tuple[Path, Manifest]]:
+        """Artifacts whose id starts so, for ids that people type."""
+        return [found for id, found in sorted(self._by_id.items()) if id.startswith(prefix)]
+
+
+def manifests(lake: Lake) -> Iterator[tuple[Path, Manifest]]:
+    """Every finished artifact and kept checkpoint of the lake with its manifest file."""
+    for kind in KINDS:
+        for artifact in lake.artifacts(kind):
+            yield artifact.path / MANIFEST, artifact.manifest
+    for key in lake.kept_checkpoints():
+        file = lake.kept_record(key)
+        try:
+            yield file, read_manifest(file)
+        except InputError:
+            continue  # being written, or damaged: the walk says that it is missing
+
+
+def walk(start: Manifest, file: Path, index: Index) -> list[Ancestor]:
+    """The artifact itself and all its ancestors, nearest first, each once."""
+    first = ArtifactRef(kind=start.kind, id=start.id, content=start.content)
+    found = [Ancestor(0, first, file, start)]
+    seen = {start.id}
+    for ancestor in found:  # grows while it is walked
+        if ancestor.manifest is None:
+            continue
+        for ref in ancestor.manifest.inputs:
+            if ref.id in seen:
+                continue
+            seen.add(ref.id)
+            path, manifest = index.find(ref.id) or (None, None)
+            changed = manifest is not None and manifest.content != ref.content
+            found.append(Ancestor(ancestor.depth + 1, ref, path, manifest, changed))
+    return found
+
+
+def trace(artifact: Path | str, lake: Lake) -> list[Ancestor]:
+    """The ancestors of an artifact, nearest first, beginning with itself.
+
+    Args:
+        artifact: an artifact's folder or manifest file, a checkpoint key, or the beginning of an id.
+        lake: where ancestors are looked for.
+
+    Raises:
+        InputError: there is no such artifact, or several ids begin so.
+    """
+    index = Index(lake)
+    file, manifest = _start(artifact, lake, index)
+    return walk(manifest, file, index)
+
+
+def _start(artifact: Path | str, lake: Lake, index: Index) -> tuple[Path, Manifest]:
+    path = Path(artifact)
+    if path.is_dir():
+        return path / MANIFEST, read_manifest(path / MANIFEST)
+    if path.is_file():
+        return path, read_manifest(path)
+    text = str(artifact)
+    if text.count("/") == 3:
+        file = lake.kept_record(CheckpointKey.parse(text))
+        return file, read_manifest(file)
+    found = index.starting_with(text) if text else []
+    if len(found) != 1:
+        what = f"{len(found)} ids begin so" if found else "no folder, checkpoint key or id"
+        raise InputError(f"{text!r}: {what} in {lake.root}; give the folder or more of the id.")
+    return found[0]
+
+
+def describe(ancestors: Iterable[Ancestor], root: Path) -> Iterator[str]:
+    """A line for each ancestor, indented by depth, with paths relative to ``root``."""
+    for ancestor in ancestors:
+        ref = ancestor.ref
+        line = f"{'  ' * ancestor.depth}{ref.kind}  id {ref.id[:12]}  content {ref.content[:12]}"
+        if ancestor.path is None or ancestor.manifest is None:
+            yield f"{line}  not in this lake"
+            continue
+        path = ancestor.path.parent if ancestor.path.name == MANIFEST else ancestor.path
+        commit = str(ancestor.manifest.producer.get("git_commit") or "")[:12]
+        dirty = "+" if ancestor.manifest.producer.get("git_dirty") else ""
+        where = path.relative_to(root) if path.is_relative_to(root) else path
+        note = "  CHANGED since" if ancestor.changed else ""
+        yield f"{line}  {where}  {ancestor.manifest.created}  code {commit or 'unknown'}{dirty}{note}"
