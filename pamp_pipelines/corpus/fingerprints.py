@@ -2,14 +2,18 @@
 
 import contextlib
 import hashlib
-import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from pamp_pipelines.corpus.sources import Location, SourceFile, is_remote, open_source, stat_source
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
+
+_CACHE = TypeAdapter(dict[str, tuple[str, str]])
+"""URL to (token of ``stat_source``, SHA-256)."""
 
 _SETTLED_S = 2.0
 """A file written this shortly before it was hashed may change again within one tick of its time stamp."""
@@ -27,15 +31,17 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
         InputError: a file cannot be read.
     """
     known = _read_cache(cache)
-    remembered: dict[str, list[str]] = {}
+    remembered: dict[str, tuple[str, str]] = {}
     files = []
     for location in locations:
         started = time.time()
         with readable(location.name):
             size, token = stat_source(location.url)
-            digest = known[location.url][1] if known.get(location.url, [""])[0] == token else _hash(location.url)
+            old_token, digest = known.get(location.url, ("", ""))
+            if old_token != token:
+                digest = _hash(location.url)
         if is_remote(location.url) or started - Path(location.url).stat().st_mtime > _SETTLED_S:
-            remembered[location.url] = [token, digest]
+            remembered[location.url] = (token, digest)
         files.append(SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest))
     if cache is not None and remembered != known:
         write_json(cache, remembered)
@@ -83,10 +89,10 @@ def _hash(url: str) -> str:
     return digest.hexdigest()
 
 
-def _read_cache(cache: Path | None) -> dict[str, list[str]]:
+def _read_cache(cache: Path | None) -> dict[str, tuple[str, str]]:
     if cache is None:
         return {}
     try:
-        return dict(json.loads(cache.read_text()))
+        return _CACHE.validate_json(cache.read_bytes())
     except (OSError, ValueError):
         return {}

@@ -13,6 +13,7 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 
 _SAMPLE_CHARACTERS = 2000
@@ -43,6 +44,7 @@ def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
             write_json(draft.dir / "statistics.json", statistics.as_json())
             statistics.draw(draft.dir / "lengths.png", f"{job.corpus}: {statistics.documents:,} documents")
             draft.stats.update(statistics.totals)
+            draft.checks.append(_nothing_dropped(statistics))
     on_event(event("finished", stage=KIND, corpus=job.corpus, **draft.stats))
     return draft.artifact
 
@@ -59,6 +61,16 @@ def _read(job: CorpusJob, sample: BinaryIO, on_event: OnEvent) -> CorpusStatisti
                 statistics.add(row)
                 progress.update(documents=statistics.documents, megabytes=statistics.characters / 1e6, file=file.name)
     return statistics
+
+
+def _nothing_dropped(statistics: CorpusStatistics) -> CheckResult:
+    return CheckResult(
+        name="nothing_dropped",
+        passed=not statistics.dropped,
+        severity="WARN",
+        description="every row of the sources is a document",
+        metadata={"dropped": dict(statistics.dropped), "documents": statistics.documents},
+    )
 
 
 def _sample(row: Document) -> dict[str, str | int]:

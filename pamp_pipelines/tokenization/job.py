@@ -16,8 +16,8 @@ from pamp_pipelines.declarations.corpus import CorpusFormat, HeldOut
 from pamp_pipelines.declarations.hf_config import hf_directory, read_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.errors import InputError, MissingInput
-from pamp_pipelines.lake.artifact import Artifact, find
-from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
+from pamp_pipelines.lake.artifact import Artifact, find, read_manifest
+from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 from pamp_pipelines.tokenization.tokenizer_spec import TokenizerSpec, describe_tokenizer, require_fit
@@ -142,8 +142,7 @@ def plain_tokenize_job(
         )
     rules = ReadingRules(format=formats.pop(), text_field=text_field, on_error=on_error)
     output = output.absolute()
-    if output.exists() and not (output / "manifest.json").is_file() and (output.is_file() or any(output.iterdir())):
-        raise InputError(f"{output}: exists and holds something else than shards; give another --output.")
+    _require_own(output)
     spec = describe_tokenizer(tokenizer, eod)
     files = fingerprint(locations)
     return TokenizeJob(
@@ -168,6 +167,15 @@ def _raw_corpus(scan: CorpusJob) -> Artifact:
     older = any(scan.output.parent.glob("*/manifest.json"))
     hint = "An older one exists, but the sources or how they are read changed since." if older else ""
     raise MissingInput(RAW_CORPUS, scan.corpus, hint)
+
+
+def _require_own(output: Path) -> None:
+    """Publishing replaces what is at ``output``, so that may only be nothing or older shards."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if (output / MANIFEST).is_file() and read_manifest(output / MANIFEST).kind == KIND:
+        return
+    raise InputError(f"{output}: exists and holds something else than token shards; give another output folder.")
 
 
 def _tokenizer_path(project: Project, model: Model) -> Path:
