@@ -19,6 +19,7 @@ from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.launchers import logs, supervisor
 from pamp_pipelines.launchers.base import HANDLE, RUN_TOKEN, Handle, Status, WorkerSpec
 from pamp_pipelines.launchers.environment import worker_command, worker_environment
+from pamp_pipelines.launchers.logs import Failure
 
 ORPHAN_GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL when the parent is gone and nobody waits any more."""
@@ -129,7 +130,7 @@ class LocalLauncher:
             return "", offset
         return data.decode(errors="replace"), offset + len(data)
 
-    def failure(self, handle: Handle, lines: int) -> logs.Failure:
+    def failure(self, handle: Handle, lines: int) -> Failure:
         return logs.failure(handle.log_dir, lines)
 
     def cancel(self, handle: Handle) -> Status:
