@@ -16,9 +16,10 @@ import psutil
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_text
-from pamp_pipelines.launchers import logs, supervisor
+from pamp_pipelines.launchers import supervisor
 from pamp_pipelines.launchers.base import HANDLE, RUN_TOKEN, Handle, Status, WorkerSpec
 from pamp_pipelines.launchers.environment import worker_command, worker_environment
+from pamp_pipelines.launchers.logs import Failure, failure, main_log
 from pamp_pipelines.launchers.logs import Failure
 
 ORPHAN_GRACE_S = 5.0
@@ -79,7 +80,7 @@ class LocalLauncher:
             "forwards_signals": spec.processes is not None,
         }
         try:
-            with logs.main_log(log_dir).open("wb") as output:
+            with main_log(log_dir).open("wb") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(settings)],
                     env=worker_environment(spec, token),
@@ -123,7 +124,7 @@ class LocalLauncher:
 
     def logs(self, handle: Handle, offset: int = 0) -> tuple[str, int]:
         try:
-            with logs.main_log(handle.log_dir).open("rb") as stream:
+            with main_log(handle.log_dir).open("rb") as stream:
                 stream.seek(offset)
                 data = stream.read()
         except FileNotFoundError:
@@ -131,7 +132,7 @@ class LocalLauncher:
         return data.decode(errors="replace"), offset + len(data)
 
     def failure(self, handle: Handle, lines: int) -> Failure:
-        return logs.failure(handle.log_dir, lines)
+        return failure(handle.log_dir, lines)
 
     def cancel(self, handle: Handle) -> Status:
         """SIGTERM to the supervisor, which gives the worker its grace. A second interrupt cuts that grace short."""
