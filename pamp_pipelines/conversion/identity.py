@@ -23,8 +23,9 @@ def _digest(file: Path, cache: Path | None) -> str:
     if cache is None:
         return sha256_file(file)
     status = file.stat()
-    state = [str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
-    entry = cache / f"{hashlib.sha256(state[0].encode()).hexdigest()[:32]}.json"
+    path = str(file.resolve())
+    state = [path, status.st_size, status.st_mtime_ns, status.st_ino]
+    entry = cache / f"{hashlib.sha256(path.encode()).hexdigest()[:32]}.json"
     try:
         known = json.loads(entry.read_text())
         if known["state"] == state:

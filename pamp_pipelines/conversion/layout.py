@@ -53,13 +53,17 @@ class Layout:
     def blocks(self) -> Iterator[Block]:
         """All blocks, embeddings first, then entry by entry."""
         for entry in self.entries:
-            axes = entry.axes[1:] if entry.stacked else entry.axes
-            shape = tuple(self.dimensions[axis] for axis in axes)
-            shapes = tuple(tuple(self.dimensions[axis] for axis in source.axes) for source in entry.sources)
-            moved = tuple(runs(entry, self.dimensions))
-            for layer in range(self.dimensions["L"]) if entry.stacked else (None,):
-                names = tuple(source.name.format(layer=layer) for source in entry.sources)
-                yield Block(entry, layer, shape, names, shapes, moved)
+            yield from self.blocks_of(entry)
+
+    def blocks_of(self, entry: Entry) -> Iterator[Block]:
+        """The blocks of one entry, by layer."""
+        axes = entry.axes[1:] if entry.stacked else entry.axes
+        shape = tuple(self.dimensions[axis] for axis in axes)
+        shapes = tuple(tuple(self.dimensions[axis] for axis in source.axes) for source in entry.sources)
+        moved = tuple(runs(entry, self.dimensions))
+        for layer in range(self.dimensions["L"]) if entry.stacked else (None,):
+            names = tuple(source.name.format(layer=layer) for source in entry.sources)
+            yield Block(entry, layer, shape, names, shapes, moved)
 
     def hf_shapes(self) -> dict[str, Shape]:
         """The HF tensors that the model has."""

@@ -26,6 +26,9 @@ CHUNK_BYTES = 64 * 2**20
 COPY_BYTES = 4 * 2**20
 """Size of the buffer through which a worker copies."""
 
+_BUCKET_BYTES = 128 * 2**20
+_MAX_BUCKETS = 256
+
 _WORKER_BYTES = 64 * 2**20
 """A worker process with numpy and this package loaded (39 MiB measured), and room for its part of the plan."""
 
@@ -83,9 +86,13 @@ class ImportPlan:
     def bytes(self) -> int:
         return sum(chunk.bytes for chunk in self.chunks)
 
-    def buckets(self, count: int) -> list[list[ChunkItem]]:
-        """At most `count` lists of about equally many bytes, each in the order of the source files."""
-        buckets: list[list[ChunkItem]] = [[] for _ in range(max(1, count))]
+    def buckets(self) -> list[list[ChunkItem]]:
+        """Lists of about equally many bytes, each in the order of the source files; one becomes one file.
+
+        Their number follows from the size alone, so that the same model gives the same files on every machine.
+        """
+        count = min(_MAX_BUCKETS, max(1, math.ceil(self.bytes / _BUCKET_BYTES)))
+        buckets: list[list[ChunkItem]] = [[] for _ in range(count)]
         loads = [(0, i) for i in range(len(buckets))]
         for chunk in sorted(self.chunks, key=lambda c: c.bytes, reverse=True):
             load, i = heapq.heappop(loads)
@@ -197,7 +204,7 @@ def _chunks(block: Block, source: HFSource, limit: int) -> Iterator[ChunkItem]:
 
 
 def _windows(block: Block, rows: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of the chunks. The halves of a joined tensor are apart, since a tensor-parallel rank reads from each."""
+    """Row ranges of the chunks. The halves of a joined tensor are apart: a tensor-parallel rank reads from each."""
     if block.entry.op is Op.JOIN:
         bounds = [(run.start, run.start + run.rows) for run in block.runs]
     else:

@@ -30,7 +30,7 @@ class Result(BaseModel):
 
 
 def run_stage(stage: Stage, job: BaseModel, target: Path, work_dir: Path, on_event: OnEvent) -> Result:
-    """Runs the worker with `job`; it writes into `target`. `work_dir` keeps log and events, and goes when all went well.
+    """Runs the worker with `job`; it writes into `target`. `work_dir` holds log and events; success removes it.
 
     Raises:
         WorkerFailed: with the worker's last lines and the place of its log.

@@ -28,7 +28,7 @@ class ImportBucket:
 
 @dataclass(frozen=True)
 class WrittenBucket:
-    """stored: where each chunk lies now, by checkpoint key. non_finite: elements that are no finite number, by HF name."""
+    """stored: where each chunk lies now, by checkpoint key. non_finite: infinities and NaNs found, by HF name."""
 
     stored: tuple[tuple[str, StoredChunk], ...]
     non_finite: Counter[str]

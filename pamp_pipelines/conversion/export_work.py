@@ -1,0 +1,103 @@
+"""The export itself, in the worker process: template, config.json, weights, index."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from pathlib import Path
+
+from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem
+from pamp_pipelines.conversion.exporter import plan_of
+from pamp_pipelines.conversion.gather import ExportBucket, gather_bucket
+from pamp_pipelines.conversion.hf_source import INDEX
+from pamp_pipelines.conversion.job import ExportJob
+from pamp_pipelines.conversion.output_config import complete_tokenizer, write_output_config
+from pamp_pipelines.conversion.plan import workers_within
+from pamp_pipelines.conversion.processes import run_buckets
+from pamp_pipelines.conversion.progress import Progress
+from pamp_pipelines.conversion.stage import Result
+from pamp_pipelines.conversion.template import copy_template, has_tokenizer
+from pamp_pipelines.lake.atomic import write_bytes
+from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.lake.manifest import CheckResult
+
+
+def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
+    """Writes a Hugging Face directory into `target`, which exists and is empty."""
+    layout, _, plan = plan_of(job)
+    events.write(
+        "started", stage="export", name=job.name, total_bytes=plan.weight_bytes, parameters=layout.parameters()
+    )
+    warnings = copy_template(job.template, target)
+    write_output_config(job.template, target, layout, plan.dtypes)
+    notes = complete_tokenizer(target, layout.config)
+    started = time.monotonic()
+    found = _write_weights(job, plan, target, Progress(events, "export", plan.weight_bytes))
+    seconds = time.monotonic() - started
+    if found:
+        warnings.append(f"{job.checkpoint}: infinities or NaNs in {', '.join(found)}")
+    stats = {
+        "architecture": layout.architecture.name,
+        "parameters": layout.parameters(),
+        "layers": layout.dimensions["L"],
+        "vocab_size": layout.dimensions["V"],
+        "padding_rows": plan.padding_rows,
+        "dtypes": [dtype.name for dtype in plan.dtypes],
+        "tensors": len(plan.items),
+        "skipped_tensors": plan.skipped,
+        "files": len(plan.files),
+        "bytes": plan.weight_bytes,
+        "seconds": round(seconds, 3),
+        "gigabytes_per_second": round(plan.weight_bytes / 1e9 / max(seconds, 1e-6), 3),
+        "tokenizer_notes": notes,
+    }
+    checks = [
+        CheckResult(
+            name="coverage",
+            passed=True,  # plan_of and gather raise where it does not hold
+            description=f"all {len(plan.items)} tensors of the architecture, each element from exactly one chunk",
+            metadata={"skipped_tensors": plan.skipped, "padding_rows": plan.padding_rows},
+        ),
+        CheckResult(
+            name="finite_weights",
+            passed=not found,
+            severity="WARN",
+            description=f"infinities or NaNs in {', '.join(found)}" if found else "all weights are finite numbers",
+            metadata=dict(found),
+        ),
+        CheckResult(
+            name="tokenizer",
+            passed=has_tokenizer(target),
+            severity="WARN",
+            description="; ".join(notes) or "the export holds a tokenizer",
+        ),
+    ]
+    events.write("finished", stage="export", **{k: stats[k] for k in ("bytes", "seconds", "gigabytes_per_second")})
+    return Result(stats=stats, checks=checks, warnings=warnings + notes)
+
+
+def _write_weights(job: ExportJob, plan: ExportPlan, target: Path, progress: Progress) -> Counter[str]:
+    """Returns how many elements of which tensor are not finite."""
+    for file in plan.files:
+        with (target / file.name).open("xb") as stream:
+            stream.write(file.header)
+            stream.truncate(file.bytes)
+    processes = workers_within(job.memory_bytes, job.workers)
+    buckets = [ExportBucket(job.checkpoint, tuple(items)) for items in _balanced(plan, target, processes)]
+    found = sum(run_buckets(gather_bucket, buckets, processes, progress), Counter[str]())
+    if (index := plan.index()) is not None:
+        write_bytes(target / INDEX, index)
+    return found
+
+
+def _balanced(plan: ExportPlan, target: Path, count: int) -> list[list[tuple[Path, int, GatherItem]]]:
+    """Tensors in at most `count` lists of about equally many bytes, whatever file they go to."""
+    places = [(target / file.name, start, item) for file in plan.files for item, start in file.items]
+    lists: list[list[tuple[Path, int, GatherItem]]] = [[] for _ in range(count)]
+    loads = [(0, i) for i in range(count)]
+    for place in sorted(places, key=lambda p: p[2].bytes, reverse=True):
+        load, i = heapq.heappop(loads)
+        lists[i].append(place)
+        heapq.heappush(loads, (load + place[2].bytes, i))
+    return [sorted(part, key=lambda p: (p[0], p[1])) for part in lists if part]

@@ -1,0 +1,53 @@
+"""The export stage: a Megatron `torch_dist` checkpoint becomes a Hugging Face directory, streamed from file to file.
+
+The checkpoint may have been saved at any parallel layout. No model is built. This module runs in the caller; the work
+is done by the worker in processes of its own.
+"""
+
+from __future__ import annotations
+
+from pamp_pipelines.conversion.dtypes import by_name
+from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
+from pamp_pipelines.conversion.job import EXPORT_KIND, ExportJob
+from pamp_pipelines.conversion.layout import Layout, layout_of
+from pamp_pipelines.conversion.stage import refuse_foreign, run_stage, work_dir
+from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
+from pamp_pipelines.declarations.hf_config import load_hf_config
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.publish import lock, publish
+
+
+def export_hf(job: ExportJob, on_event: OnEvent = ignore) -> Artifact:
+    """Exports a checkpoint; a finished artifact with the job's id is returned as it is.
+
+    The artifact (kind `hf_export`) is a directory that `transformers.AutoModelForCausalLM.from_pretrained` opens:
+    config.json, generation_config.json, tokenizer files, safetensors. Vocabulary padding is cut off, optimizer state
+    left out.
+
+    Raises:
+        InputError: the checkpoint is damaged or does not fit the template; the output is not an artifact.
+        WorkerFailed: the export itself failed; its log is named.
+    """
+    with lock(job.output):
+        if (found := find(job.output, job.id)) is not None:
+            return found
+        refuse_foreign(job.output)
+        plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started
+        with publish(job.output, kind=EXPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
+            result = run_stage("export", job, draft.dir, work_dir(job.output), on_event)
+            draft.stats |= result.stats
+            draft.checks += result.checks
+    return draft.artifact
+
+
+def plan_of(job: ExportJob) -> tuple[Layout, StoredCheckpoint, ExportPlan]:
+    """The plan of an export, from the template's config.json and the checkpoint's index.
+
+    Raises:
+        InputError: no template, a damaged checkpoint, or one that does not fit the template.
+    """
+    layout = layout_of(load_hf_config(job.template))
+    checkpoint = read_checkpoint(job.checkpoint)
+    dtype = by_name(job.dtype) if job.dtype else None
+    return layout, checkpoint, plan_export(layout, checkpoint, dtype, job.max_shard_bytes)

@@ -1,0 +1,138 @@
+"""Writing one bucket of an export: parts of `.distcp` payloads become tensors at their place in safetensors files.
+
+Axes: R  rows of a block    C  its remaining axes (none for a vector, columns for a matrix)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from pamp_pipelines.conversion.dtypes import Bits, DType, convert, non_finite
+from pamp_pipelines.conversion.export_plan import GatherItem
+from pamp_pipelines.conversion.payload import read_array
+from pamp_pipelines.conversion.plan import COPY_BYTES
+from pamp_pipelines.conversion.processes import Report
+from pamp_pipelines.conversion.torch_dist import StoredChunk
+from pamp_pipelines.errors import InputError, VerificationFailed
+
+
+@dataclass(frozen=True)
+class ExportBucket:
+    """Tensors that one process writes: (file, byte at which the tensor begins, tensor)."""
+
+    checkpoint: Path
+    items: tuple[tuple[Path, int, GatherItem], ...]
+
+
+@dataclass
+class ChunkReader:
+    """Chunks of a checkpoint directory as arrays that are mapped, not read."""
+
+    directory: Path
+    _maps: dict[str, np.memmap] = field(default_factory=dict)
+    _streams: dict[str, IO[bytes]] = field(default_factory=dict)
+    _arrays: dict[tuple[str, int], Bits] = field(default_factory=dict)
+
+    def rows(self, item: GatherItem, start: int, rows: int) -> Bits:
+        """Rows [start, start + rows) of the item's block: array [R, C…] of raw bits.
+
+        Raises:
+            InputError: a payload is damaged or is not of the shape or type that the index says.
+            VerificationFailed: the chunks do not cover these rows exactly once.
+        """
+        out = np.empty((rows, *item.shape[1:]), item.stored.carrier)
+        filled = 0
+        for chunk in item.chunks:
+            extra = len(chunk.size) - len(item.shape)  # 1 for the axis of the layers
+            offset, size = chunk.offset[extra:], chunk.size[extra:]
+            low, high = max(start, offset[0]), min(start + rows, offset[0] + size[0])
+            if low >= high:
+                continue
+            stored = self._array(chunk, item.stored)
+            block = stored[-chunk.offset[0]] if extra else stored
+            columns = tuple(slice(o, o + s) for o, s in zip(offset[1:], size[1:], strict=True))
+            part = block[low - offset[0] : high - offset[0]]
+            out[(slice(low - start, high - start), *columns)] = part
+            filled += part.size
+        if filled != out.size:
+            raise VerificationFailed(f"{self.directory}: chunks hold {filled} of {out.size} elements of {item.name}")
+        return out
+
+    def _array(self, chunk: StoredChunk, dtype: DType) -> Bits:
+        key = chunk.file, chunk.start
+        if key not in self._arrays:
+            file = self.directory / chunk.file
+            if chunk.file not in self._streams:
+                self._streams[chunk.file] = file.open("rb")
+                self._maps[chunk.file] = np.memmap(file, np.uint8, "r")
+            array = read_array(file, self._streams[chunk.file], chunk.start, chunk.length)
+            if array.dtype is not dtype or _without_ones(array.shape) != _without_ones(chunk.size):
+                raise InputError(
+                    f"{file} at byte {chunk.start}: holds {array.dtype.name} {list(array.shape)}, "
+                    f".metadata says {dtype.name} {list(chunk.size)}"
+                )
+            strides = tuple(step * dtype.itemsize for step in array.strides)
+            view: Bits = np.ndarray(array.shape, dtype.carrier, self._maps[chunk.file], array.start, strides)
+            self._arrays[key] = view.reshape(chunk.size)
+        return self._arrays[key]
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+        self._arrays.clear()
+        self._maps.clear()
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Writers differ in whether a payload keeps the axis of the layers, which has length 1 in a chunk."""
+    return tuple(n for n in shape if n != 1)
+
+
+def gather_bucket(bucket: ExportBucket, report: Report) -> Counter[str]:
+    """Writes the tensors of a bucket into existing files; returns how many elements of which are not finite."""
+    reader = ChunkReader(bucket.checkpoint)
+    found: Counter[str] = Counter()
+    files: dict[Path, int] = {}
+    try:
+        for file, start, item in bucket.items:
+            if file not in files:
+                files[file] = os.open(file, os.O_WRONLY)
+            if count := _write(reader, item, files[file], start, report):
+                found[item.name] = count
+    finally:
+        reader.close()
+        for descriptor in files.values():
+            os.close(descriptor)
+    return found
+
+
+def _write(reader: ChunkReader, item: GatherItem, descriptor: int, start: int, report: Report) -> int:
+    row_elements = math.prod(item.shape[1:])
+    step = max(1, COPY_BYTES // (row_elements * item.stored.itemsize))
+    infinite = 0
+    for run in item.runs:
+        for row in range(0, run.rows, step):
+            count = min(step, run.rows - row)
+            bits = reader.rows(item, run.start + row, count)
+            before = non_finite(bits, item.stored)
+            converted = convert(bits, item.stored, item.target)
+            if item.target is not item.stored and non_finite(converted, item.target) > before:
+                raise InputError(f"{item.name} holds values beyond the range of {item.target.name}; use another dtype")
+            infinite += before
+            position = start + (run.source_start + row) * row_elements * item.target.itemsize
+            _write_all(descriptor, memoryview(np.ascontiguousarray(converted)).cast("B"), position)
+            report(converted.nbytes)
+    return infinite
+
+
+def _write_all(descriptor: int, data: memoryview, position: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], position + done)

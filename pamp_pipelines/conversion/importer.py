@@ -1,0 +1,111 @@
+"""The import stage: a Hugging Face directory becomes a Megatron `torch_dist` checkpoint, streamed from file to file.
+
+No model is built. This module runs in the caller; the work is done by the worker in processes of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamp_pipelines.conversion.hf_source import HFSource, read_source
+from pamp_pipelines.conversion.job import IMPORT_KIND, ImportJob
+from pamp_pipelines.conversion.layout import Layout, layout_of
+from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
+from pamp_pipelines.conversion.stage import refuse_foreign, run_stage, work_dir
+from pamp_pipelines.conversion.template import write_scratch_template
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.publish import Draft, lock, publish
+
+TEMPLATE = "hf_template"
+CHECKPOINT = "checkpoint"
+
+
+def import_hf(job: ImportJob, on_event: OnEvent = ignore) -> Artifact:
+    """Converts a model, or records one without weights; a finished artifact with the job's id is returned as it is.
+
+    The artifact (kind `megatron_checkpoint`) holds `hf_template/` and, unless the model is from scratch, `checkpoint/`
+    with its tracker file and `release/`. It appears under its name only when it is complete.
+
+    Raises:
+        InputError: the source is incomplete or of an architecture that is not supported; the output is not an artifact.
+        WorkerFailed: the conversion itself failed; its log is named.
+    """
+    with lock(job.output):
+        if (found := find(job.output, job.id)) is not None:
+            return found
+        refuse_foreign(job.output)
+        with publish(job.output, kind=IMPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
+            if job.source is None:
+                _from_scratch(job, draft, on_event)
+            else:
+                plan_of(job)  # headers only: a wrong source is refused here, before a process is started
+                result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
+                draft.stats |= result.stats
+                draft.checks += result.checks
+    return draft.artifact
+
+
+def plan_of(job: ImportJob) -> tuple[Layout, HFSource, ImportPlan]:
+    """The plan of an import, from config.json and the safetensors headers.
+
+    Raises:
+        InputError: the source is incomplete, or of an architecture that is not supported.
+    """
+    assert job.source is not None
+    source = read_source(job.source)
+    layout = layout_of(source.config)
+    return layout, source, plan_import(layout, source, job.chunk_bytes)
+
+
+def describe_plan(job: ImportJob) -> dict[str, Any]:
+    """What an import would do, for `--plan`: sizes in bytes, chunks, files, and the bound of the memory used."""
+    layout, source, plan = plan_of(job)
+    workers = workers_within(job.memory_bytes, job.workers)
+    return {
+        "architecture": layout.architecture.name,
+        "parameters": layout.parameters(),
+        "source_bytes": source.bytes,
+        "checkpoint_bytes": plan.bytes,
+        "tensors": len(plan.tensors),
+        "chunks": len(plan.chunks),
+        "files": len(plan.buckets()),
+        "workers": workers,
+        "peak_memory_bytes": peak_bytes(workers),
+        "cannot_train": layout.architecture.unsupported(layout.config),
+    }
+
+
+def model_checks(layout: Layout) -> list[CheckResult]:
+    """Whether Megatron's training loop can represent the model; conversion itself only moves weights."""
+    refusals = layout.architecture.unsupported(layout.config)
+    return [
+        CheckResult(
+            name="trainable",
+            passed=not refusals,
+            severity="WARN",
+            description="; ".join(refusals) or "Megatron's training loop can build this model",
+        )
+    ]
+
+
+def _from_scratch(job: ImportJob, draft: Draft, on_event: OnEvent) -> None:
+    assert job.tokenizer is not None
+    layout = layout_of(job.config)
+    config = {
+        "architectures": [layout.architecture.classes[0]],
+        "model_type": layout.architecture.model_types[0],
+        **job.config,
+    }
+    for message in write_scratch_template(config, job.tokenizer, draft.dir / TEMPLATE):
+        on_event(event("warning", message=message))
+    draft.stats |= {
+        "architecture": layout.architecture.name,
+        "parameters": layout.parameters(),
+        "layers": layout.dimensions["L"],
+        "vocab_size": layout.dimensions["V"],
+        "bytes": 0,
+        "from_scratch": True,
+    }
+    draft.checks += model_checks(layout)

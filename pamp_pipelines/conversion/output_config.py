@@ -1,0 +1,79 @@
+"""What an export adds to the template: facts of config.json that follow from the weights, and tokenizer settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.conversion.architectures import Config
+from pamp_pipelines.conversion.dtypes import DType
+from pamp_pipelines.conversion.layout import Layout
+from pamp_pipelines.lake.atomic import write_json
+
+
+def write_output_config(template: Path, target: Path, layout: Layout, dtypes: Sequence[DType]) -> None:
+    """`config.json` of the export: the template's, with the type of the weights and the class of the model.
+
+    Nothing else is touched; where nothing differs the file stays the template's, byte for byte. `dtypes`: types of the
+    weights, the main one first: transformers knows one for the whole model.
+    """
+    config: dict[str, Any] = json.loads((template / "config.json").read_text(encoding="utf-8"))
+    # transformers 5 writes `dtype` and reads `torch_dtype` too; earlier versions know only the latter
+    field = "torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"
+    changed: dict[str, Any] = {field: dtypes[0].name}
+    if "torch_dtype" in config:
+        changed["torch_dtype"] = dtypes[0].name
+    if not config.get("architectures"):
+        changed["architectures"] = [layout.architecture.classes[0]]
+    if not config.get("model_type"):
+        changed["model_type"] = layout.architecture.model_types[0]
+    if any(config.get(name) != value for name, value in changed.items()):
+        write_json(target / "config.json", config | changed)
+
+
+def complete_tokenizer(target: Path, config: Config) -> list[str]:
+    """Writes `tokenizer_config.json` for a bare `tokenizer.json` or SentencePiece `tokenizer.model`.
+
+    Without it transformers chooses a class by `model_type`, whose normalisation and special tokens need not be those of
+    the file. Returns what was done, in sentences for the user; a tokenizer that has its settings is left alone.
+    """
+    settings = target / "tokenizer_config.json"
+    if settings.exists():
+        return []
+    if (target / "tokenizer.json").is_file():
+        source, pieces = "tokenizer.json", _pieces_of_json(target / "tokenizer.json")
+        special: dict[str, str] = {}
+    elif (target / "tokenizer.model").is_file():
+        source = "tokenizer.model"
+        pieces, special = _sentencepiece(target / "tokenizer.model")
+    else:
+        return []
+    for name in ("bos", "eos", "pad"):
+        token = config.get(f"{name}_token_id")
+        first = token[0] if isinstance(token, list) and token else token
+        if isinstance(first, int) and first in pieces:
+            special[f"{name}_token"] = pieces[first]
+    content = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
+    write_json(settings, content)
+    named = ", ".join(f"{name} {token!r}" for name, token in special.items()) or "no special tokens"
+    return [f"the tokenizer is a bare {source}: wrote tokenizer_config.json with {named}"]
+
+
+def _pieces_of_json(file: Path) -> dict[int, str]:
+    """Token of each id of a `tokenizer.json`."""
+    from tokenizers import Tokenizer
+
+    vocabulary = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+    return {number: token for token, number in vocabulary.items()}
+
+
+def _sentencepiece(file: Path) -> tuple[dict[int, str], dict[str, str]]:
+    """(token of each id, special tokens that the model itself declares) of a SentencePiece model."""
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(file))
+    pieces = {i: str(model.id_to_piece(i)) for i in range(model.get_piece_size())}
+    declared = {"bos": model.bos_id(), "eos": model.eos_id(), "unk": model.unk_id(), "pad": model.pad_id()}
+    return pieces, {f"{name}_token": pieces[i] for name, i in declared.items() if i >= 0}

@@ -1,0 +1,44 @@
+"""Runs one conversion: `python -m pamp_pipelines.conversion.worker JOB.json`; result and events go beside the job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pamp_pipelines.conversion.export_work import run_export
+from pamp_pipelines.conversion.import_work import run_import
+from pamp_pipelines.conversion.job import ExportJob, ImportJob
+from pamp_pipelines.conversion.stage import RESULT, Result
+from pamp_pipelines.errors import PampError
+from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.launchers.worker import EVENTS
+
+
+def main(job_file: Path) -> int:
+    """Exit status 0 when the result is complete; 1 with a `failed` event and a message otherwise."""
+    events = EventLog(job_file.parent / EVENTS)
+    try:
+        result = _run(json.loads(job_file.read_text()), events)
+    except PampError as error:
+        events.write("failed", message=str(error))
+        print(error, file=sys.stderr)
+        return 1
+    write_json(job_file.parent / RESULT, result.model_dump(mode="json"))
+    return 0
+
+
+def _run(task: dict, events: EventLog) -> Result:
+    target = Path(task["target"])
+    match task["stage"]:
+        case "import":
+            return run_import(ImportJob.model_validate(task["job"]), target, events)
+        case "export":
+            return run_export(ExportJob.model_validate(task["job"]), target, events)
+        case other:
+            raise PampError(f"unknown conversion stage {other!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
