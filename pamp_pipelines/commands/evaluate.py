@@ -1,0 +1,94 @@
+"""``pamp evaluate``: score a Hugging Face directory, or a kept checkpoint's export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pamp_pipelines.commands.artifacts import artifact_data, check_lines
+from pamp_pipelines.commands.command import Outcome, command, discover, optional_project, require
+from pamp_pipelines.commands.progress import progress
+
+if TYPE_CHECKING:
+    from pamp_pipelines.lake.artifact import Artifact
+
+
+@command("evaluate", short_help="Score a model with lm-eval.")
+@click.argument("target", metavar="HF_DIR_OR_CHECKPOINT")
+@click.option("--suite", "suites", multiple=True, metavar="NAME_OR_TASK_YAML", help="What to score on; repeatable.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for scores. Default: scores/<name of HF_DIR>.")
+@click.option("--data", multiple=True, metavar="TASK=FILE", help="JSON-lines rows of a task; repeatable.")
+@click.option("--limit", type=click.IntRange(1), help="Score only the first rows of each task.")
+@click.option("--batch-size", type=click.IntRange(1), help="Requests in one forward pass.")
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+def evaluate(
+    project: Path | None,
+    target: str,
+    suites: tuple[str, ...],
+    output: Path | None,
+    data: tuple[str, ...],
+    limit: int | None,
+    batch_size: int | None,
+    device: str,
+) -> Outcome:
+    """Score a Hugging Face directory without a project, or a kept checkpoint of the project by its key:
+
+    \b
+      pamp evaluate exported/ --suite arithmetic
+      pamp evaluate shakespeare-tiny/shakespeare-scratch/v0001/0000150 --suite math
+
+    A suite is a declared evaluation, a task YAML file, or the name of a task. A checkpoint is scored on all declared
+    evaluations unless some are named.
+    """
+    from pamp_pipelines.declarations.catalog import load_catalog
+    from pamp_pipelines.evaluation.run import evaluate as run
+
+    if Path(target).is_dir():
+        from pamp_pipelines.evaluation.plain import plain_job
+
+        require(bool(suites), "--suite is needed with a directory")
+        found = optional_project(project)
+        given = {"limit": limit, "batch_size": batch_size}
+        job = plain_job(
+            Path(target),
+            suites,
+            output or Path("scores") / Path(target).resolve().name,
+            declared=load_catalog(found).evaluations if found else None,
+            data=dict(map(_row_file, data)),
+            root=found.root if found else None,
+            settings={key: value for key, value in given.items() if value is not None},
+            device=device,
+        )
+    else:
+        from pamp_pipelines.evaluation.job import evaluate_job
+        from pamp_pipelines.lake.store import CheckpointKey, Lake
+
+        changed = output or data or limit or batch_size or device != "auto"
+        require(not changed, f"{target} is no directory; for a checkpoint key everything but --suite is declared")
+        found = discover(project)
+        catalog = load_catalog(found)
+        job = evaluate_job(catalog, Lake(found.lake), CheckpointKey.parse(target), suites or list(catalog.evaluations))
+    with progress() as on_event:
+        artifacts = run(job, on_event)
+    scores = [row for artifact in artifacts for row in _scores(artifact)]
+    lines = [line for artifact in artifacts for line in (str(artifact.path), *check_lines(artifact.manifest.checks))]
+    lines += [f"    {row['task']}  {row['metric']}  {row['value']:.4g}  (n {row['n']})" for row in scores]
+    ok = not any(artifact.manifest.failed_checks for artifact in artifacts)
+    return Outcome({"artifacts": [artifact_data(a) for a in artifacts], "scores": scores}, lines, ok=ok)
+
+
+def _row_file(text: str) -> tuple[str, Path]:
+    task, equals, file = text.partition("=")
+    require(bool(equals and task and file), f"--data {text!r}: expected TASK=FILE")
+    return task, Path(file)
+
+
+def _scores(artifact: Artifact) -> Iterator[dict[str, Any]]:
+    """Rows of an artifact's score table, with the evaluation's name."""
+    import pyarrow.parquet
+
+    for row in pyarrow.parquet.read_table(artifact.path / "scores.parquet").to_pylist():
+        yield {"evaluation": artifact.path.name, **row}

@@ -1,0 +1,98 @@
+"""``pamp materialize`` and ``pamp demo``: run assets on the project's Dagster instance."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.progress import progress
+from pamp_pipelines.project import Project
+
+_COLUMNS = 7
+
+
+@command("materialize", short_help="Run assets as Dagster does, in this process.")
+@click.argument("asset", required=False)
+@click.option("--partition", metavar="KEY", help="One partition, e.g. `shakespeare-tiny|shakespeare-scratch`.")
+@click.option("--all", "everything", is_flag=True, help="All declared partitions that are not up to date.")
+def materialize(project: Path | None, asset: str | None, partition: str | None, everything: bool) -> Outcome:
+    """Materialise ASSET on the instance in DAGSTER_HOME: ordinary runs, which the UI shows.
+
+    Without ASSET, with --all: every declared partition of the whole chain. `eval_scores` stands for all evaluations,
+    `eval_scores/NAME` for one.
+    """
+    require(asset is not None or everything, "name an ASSET, or give --all for the whole chain")
+    require(not (everything and partition), "--all and --partition exclude each other")
+    partitions = _materialize(discover(project), asset, partition, everything)
+    return Outcome({"partitions": [_data(p) for p in partitions]}, map(_line, partitions))
+
+
+@command("demo", short_help="The whole chain on the demo's input, then the leaderboard.")
+def demo(project: Path | None) -> Outcome:
+    """Materialise every declared partition of the whole chain, then show the leaderboard.
+
+    A second run finds all done within seconds.
+    """
+    from pamp_pipelines.lake.store import Lake
+
+    found = discover(project)
+    partitions = _materialize(found, None, None, True)
+    reports = Lake(found.lake).reports_dir
+    table = reports / "leaderboard.csv"
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines())) if table.is_file() else []
+    report = reports / "index.html"
+    lines = [
+        *(_line(p) for p in partitions),
+        "",
+        *_table(rows),
+        "",
+        f"report       {report}",
+        "UI           make dev, then http://127.0.0.1:3000",
+        f"lineage      pamp trace {reports}",
+    ]
+    data = {"partitions": [_data(p) for p in partitions], "leaderboard": rows, "report": str(report)}
+    return Outcome(data, lines)
+
+
+def _materialize(project: Project, asset: str | None, partition: str | None, everything: bool) -> list[Any]:
+    with progress() as on_event:
+        from pamp_pipelines.orchestration.materialize import materialize as run
+
+        return run(project, asset, partition, all_partitions=everything, on_event=on_event)
+
+
+def _data(partition: Any) -> dict[str, Any]:
+    return {
+        "asset": partition.asset,
+        "partition": partition.partition,
+        "data_version": partition.data_version,
+        "path": str(partition.path),
+        "run_id": partition.run_id,
+        "seconds": round(partition.seconds, 2),
+    }
+
+
+def _line(partition: Any) -> str:
+    done = "up to date" if partition.run_id is None else f"{partition.seconds:.1f} s"
+    return f"{partition.asset:<32} {partition.partition or '':<60} {partition.data_version[:12]}  {done}"
+
+
+def _table(rows: list[dict[str, str]]) -> Iterator[str]:
+    """The leaderboard in aligned columns; all of them are in the report."""
+    if not rows:
+        return
+    names = list(rows[0])[:_COLUMNS]
+    cells = [names, *([_short(row[name]) for name in names] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _short(text: str) -> str:
+    try:
+        return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
+    except ValueError:
+        return text

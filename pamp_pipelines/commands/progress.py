@@ -1,0 +1,70 @@
+"""Events of a stage as progress on stderr: a live line on a terminal, now and then a plain line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pamp_pipelines.lake.events import Event, OnEvent
+
+_PLAIN_INTERVAL_S = 5.0
+_PASSING = ("progress", "metric")
+_FIRST = ("asset", "partition", "stage", "run", "iteration", "iterations", "loss", "lr")
+_HIDDEN = {"policy", "validation", "consumed_samples", "content"}
+
+
+@contextmanager
+def progress() -> Iterator[OnEvent]:
+    """An ``on_event`` that shows what happens until the block ends."""
+    if not sys.stderr.isatty():
+        yield _Plain()
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("") as status:
+
+        def show(event: Event) -> None:
+            if event.kind in _PASSING:
+                status.update(describe(event), spinner="dots")
+            else:
+                console.print(describe(event), markup=False, style="yellow" if event.kind == "warning" else None)
+
+        yield show
+
+
+class _Plain:
+    """Passing events at most every few seconds, the others always."""
+
+    def __init__(self) -> None:
+        self._shown = float("-inf")
+
+    def __call__(self, event: Event) -> None:
+        now = time.monotonic()
+        if event.kind in _PASSING:
+            if now - self._shown < _PLAIN_INTERVAL_S:
+                return
+            self._shown = now
+        click.echo(describe(event), err=True)
+
+
+def describe(event: Event) -> str:
+    """One line: time, kind and the event's plain values, the telling ones first."""
+    data = {key: value for key, value in event.data.items() if key not in _HIDDEN and value is not None}
+    clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+    if event.kind == "warning" and "message" in data:
+        return f"{clock} warning: {data['message']}"
+    ordered = [*(key for key in _FIRST if key in data), *(key for key in data if key not in _FIRST)]
+    return f"{clock} {event.kind:<10} " + "  ".join(f"{key}={_value(data[key])}" for key in ordered)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return f"{{{len(value)} entries}}" if isinstance(value, Mapping) else str(value)
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,94 @@
+"""``pamp tokenize``: a declared corpus with a declared model's tokenizer, or any files with any tokenizer."""
+
+from pathlib import Path
+
+import click
+
+from pamp_pipelines.commands.artifacts import artifact_outcome
+from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.progress import progress
+
+
+class ManyInputs(click.Command):
+    """Lets ``--input a b c`` mean ``--input a --input b --input c``, as a shell's glob writes it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        repeating = fresh = False
+        for word in args:
+            if word.startswith("-") and word != "-":
+                repeating = fresh = word == "--input"
+            elif repeating and not fresh:
+                words.append("--input")
+            elif repeating:
+                fresh = False
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+@command("tokenize", cls=ManyInputs, short_help="Text to Megatron token shards.")
+@click.argument("corpus", required=False)
+@click.argument("model", required=False)
+@click.option("--input", "inputs", multiple=True, metavar="F...", help="Files, folders, globs or URLs.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, SentencePiece .model, or a folder.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder to make.")
+@click.option("--eod", metavar="TOKEN", help="Token that ends a document. Default: the tokenizer's eos token.")
+@click.option("--format", "format_", type=click.Choice(["jsonl", "parquet", "text"]), help="Default: by suffix.")
+@click.option("--text-field", default="text", show_default=True, help="Field or column that holds the text.")
+@click.option(
+    "--on-error", type=click.Choice(["stop", "drop"]), default="stop", show_default=True, help="Malformed rows."
+)
+@click.option(
+    "--held-out", type=click.FloatRange(0, 1, max_open=True), default=0.0, help="Share of documents held out."
+)
+def tokenize(
+    project: Path | None,
+    corpus: str | None,
+    model: str | None,
+    inputs: tuple[str, ...],
+    tokenizer: Path | None,
+    output: Path | None,
+    eod: str | None,
+    format_: str | None,
+    text_field: str,
+    on_error: str,
+    held_out: float,
+) -> Outcome:
+    """Tokenize a declared CORPUS for a declared MODEL, or plain files without a project:
+
+    \b
+      pamp tokenize shakespeare shakespeare-tiny
+      pamp tokenize --input corpus/*.jsonl --tokenizer tokenizer.json --output shards/
+
+    The shards are Megatron's .bin/.idx. Empty texts are dropped and counted; each document ends with the EOD token.
+    """
+    from pamp_pipelines.tokenization.build import tokenize as run
+    from pamp_pipelines.tokenization.job import plain_tokenize_job, tokenize_job
+
+    if inputs or tokenizer or output:
+        require(corpus is None, "give either CORPUS and MODEL, or --input, --tokenizer and --output")
+        require(bool(inputs), "--input is missing")
+        if tokenizer is None or output is None:
+            raise click.UsageError("--tokenizer and --output are needed with --input")
+        from pamp_pipelines.declarations.corpus import HeldOut
+
+        job = plain_tokenize_job(
+            inputs,
+            tokenizer,
+            output,
+            eod=eod,
+            format=format_,  # type: ignore[arg-type]
+            text_field=text_field,
+            on_error=on_error,  # type: ignore[arg-type]
+            held_out=HeldOut(fraction=held_out),
+        )
+    else:
+        if corpus is None or model is None:
+            raise click.UsageError("give CORPUS and MODEL, or --input, --tokenizer and --output")
+        from pamp_pipelines.declarations.catalog import load_catalog
+        from pamp_pipelines.lake.store import Lake
+
+        found = discover(project)
+        job = tokenize_job(load_catalog(found), Lake(found.lake), corpus, model)
+    with progress() as on_event:
+        return artifact_outcome(run(job, on_event))

@@ -1,0 +1,36 @@
+"""``pamp trace``: from an artifact back to everything it was made of."""
+
+from pathlib import Path
+
+import click
+
+from pamp_pipelines.commands.command import Outcome, command, discover
+
+
+@command("trace", short_help="From an artifact back to everything it was made of.")
+@click.argument("artifact")
+def trace(project: Path | None, artifact: str) -> Outcome:
+    """Walk from ARTIFACT (a folder, a checkpoint key, or the start of an id) back to corpus, tokenizer and source.
+
+    Only manifests are read, so that this works on a copied lake and without Dagster. The walk fails if an ancestor was
+    changed since.
+    """
+    from pamp_pipelines.evaluation.trace import describe
+    from pamp_pipelines.evaluation.trace import trace as walk
+    from pamp_pipelines.lake.store import Lake
+
+    found = discover(project)
+    ancestors = walk(artifact, Lake(found.lake))
+    data = [
+        {
+            "depth": ancestor.depth,
+            **ancestor.ref.model_dump(),
+            "manifest": str(ancestor.path) if ancestor.path else None,
+            "changed": ancestor.changed,
+            "producer": ancestor.manifest.producer if ancestor.manifest else None,
+            "declaration": ancestor.manifest.declaration if ancestor.manifest else None,
+        }
+        for ancestor in ancestors
+    ]
+    changed = any(ancestor.changed for ancestor in ancestors)
+    return Outcome({"ancestors": data}, describe(ancestors, found.root), ok=not changed)
