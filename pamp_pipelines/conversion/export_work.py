@@ -83,7 +83,7 @@ def _write_weights(job: ExportJob, plan: ExportPlan, target: Path, progress: Pro
         with (target / file.name).open("xb") as stream:
             stream.write(file.header)
             stream.truncate(file.bytes)
-    processes = workers_within(job.memory_bytes, job.workers)
+    processes = workers_within(job.memory_bytes, job.workers, plan.weight_bytes)
     buckets = [ExportBucket(job.checkpoint, tuple(items)) for items in _balanced(plan, target, processes)]
     found = sum(run_buckets(gather_bucket, buckets, processes, progress), Counter[str]())
     if (index := plan.index()) is not None:

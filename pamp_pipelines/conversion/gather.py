@@ -14,7 +14,8 @@ from typing import IO
 
 import numpy as np
 
-from pamp_pipelines.conversion.dtypes import Bits, DType, convert, non_finite
+from pamp_pipelines.conversion.bits import Bits, convert, non_finite
+from pamp_pipelines.conversion.dtypes import DType
 from pamp_pipelines.conversion.export_plan import GatherItem
 from pamp_pipelines.conversion.payload import read_array
 from pamp_pipelines.conversion.plan import COPY_BYTES

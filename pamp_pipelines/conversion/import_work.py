@@ -106,7 +106,7 @@ def _write_checkpoint(job: ImportJob, layout: Layout, plan: ImportPlan, root: Pa
     directory = root / RELEASE
     directory.mkdir(parents=True)
     buckets = [ImportBucket(directory / f"__{i}_0.distcp", tuple(chunks)) for i, chunks in enumerate(plan.buckets())]
-    written = run_buckets(write_bucket, buckets, workers_within(job.memory_bytes, job.workers), progress)
+    written = run_buckets(write_bucket, buckets, workers_within(job.memory_bytes, job.workers, plan.bytes), progress)
     stored: dict[str, list[StoredChunk]] = defaultdict(list)
     for bucket in written:
         for key, chunk in bucket.stored:

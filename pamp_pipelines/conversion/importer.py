@@ -62,7 +62,7 @@ def plan_of(job: ImportJob) -> tuple[Layout, HFSource, ImportPlan]:
 def describe_plan(job: ImportJob) -> dict[str, Any]:
     """What an import would do, for `--plan`: sizes in bytes, chunks, files, and the bound of the memory used."""
     layout, source, plan = plan_of(job)
-    workers = workers_within(job.memory_bytes, job.workers)
+    workers = workers_within(job.memory_bytes, job.workers, plan.bytes)
     return {
         "architecture": layout.architecture.name,
         "parameters": layout.parameters(),

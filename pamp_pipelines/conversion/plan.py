@@ -28,6 +28,8 @@ COPY_BYTES = 4 * 2**20
 
 _BUCKET_BYTES = 128 * 2**20
 _MAX_BUCKETS = 256
+_PROCESS_BYTES = 512 * 2**20
+"""What one process moves in about the time in which two more would start."""
 
 _WORKER_BYTES = 64 * 2**20
 """A worker process with numpy and this package loaded (39 MiB measured), and room for its part of the plan."""
@@ -109,15 +111,18 @@ def peak_bytes(workers: int) -> int:
     return (workers + 1) * _WORKER_BYTES + workers * 4 * COPY_BYTES
 
 
-def workers_within(budget: int, wanted: int) -> int:
-    """How many worker processes, at most `wanted`, keep the peak within `budget` bytes.
+def workers_within(budget: int, wanted: int, moved: int) -> int:
+    """How many processes, at most `wanted`, move `moved` bytes within a memory of `budget` bytes.
+
+    Few bytes are moved by one: another process would take longer to start than to help.
 
     Raises:
         InputError: not even one does.
     """
     if peak_bytes(1) > budget:
         raise InputError(f"memory_bytes is {budget}; a conversion needs at least {peak_bytes(1)}")
-    return max(n for n in range(1, max(1, wanted) + 1) if peak_bytes(n) <= budget)
+    useful = min(wanted, math.ceil(moved / _PROCESS_BYTES))
+    return max(n for n in range(1, max(1, useful) + 1) if peak_bytes(n) <= budget)
 
 
 def plan_import(layout: Layout, source: HFSource, chunk_bytes: int = CHUNK_BYTES) -> ImportPlan:

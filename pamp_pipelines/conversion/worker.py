@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from pamp_pipelines.conversion.export_work import run_export
-from pamp_pipelines.conversion.import_work import run_import
 from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.conversion.stage import RESULT, Result
 from pamp_pipelines.errors import PampError
@@ -30,11 +28,16 @@ def main(job_file: Path) -> int:
 
 
 def _run(task: dict, events: EventLog) -> Result:
+    # imported here, since the processes that share the work import this module too
     target = Path(task["target"])
     match task["stage"]:
         case "import":
+            from pamp_pipelines.conversion.import_work import run_import
+
             return run_import(ImportJob.model_validate(task["job"]), target, events)
         case "export":
+            from pamp_pipelines.conversion.export_work import run_export
+
             return run_export(ExportJob.model_validate(task["job"]), target, events)
         case other:
             raise PampError(f"unknown conversion stage {other!r}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pamp_pipelines.conversion.dtypes import non_finite
+from pamp_pipelines.conversion.bits import non_finite
 from pamp_pipelines.conversion.payload import write_tensor
 from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem
 from pamp_pipelines.conversion.processes import Report
