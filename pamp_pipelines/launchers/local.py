@@ -20,7 +20,6 @@ from pamp_pipelines.launchers import supervisor
 from pamp_pipelines.launchers.base import HANDLE, RUN_TOKEN, Handle, Status, WorkerSpec
 from pamp_pipelines.launchers.environment import worker_command, worker_environment
 from pamp_pipelines.launchers.logs import Failure, failure, main_log
-from pamp_pipelines.launchers.logs import Failure
 
 ORPHAN_GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL when the parent is gone and nobody waits any more."""

@@ -116,12 +116,14 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             (os.kill if self.spec["forwards_signals"] else os.killpg)(self.main, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
+        orphaned = False
         while self.exit_code is None and time.monotonic() < deadline:
-            time.sleep(_POLL_S / 2)
+            if orphaned:
+                time.sleep(_POLL_S)
+            elif orphaned := self._orphaned():
+                # the parent died during the grace, or was asked twice and let go
+                deadline = min(deadline, time.monotonic() + self.spec["orphan_grace_s"])
             self._reap()
-            if grace_s > self.spec["orphan_grace_s"] and os.getppid() != self.parent:
-                grace_s = self.spec["orphan_grace_s"]
-                deadline = min(deadline, time.monotonic() + grace_s)
         self._sweep()
 
     def _sweep(self) -> None:
