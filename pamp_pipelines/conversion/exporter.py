@@ -10,7 +10,7 @@ from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
 from pamp_pipelines.conversion.job import EXPORT_KIND, ExportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
-from pamp_pipelines.conversion.stage import refuse_foreign, run_stage, work_dir
+from pamp_pipelines.conversion.stage import Verify, refuse_foreign, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.lake.artifact import Artifact, find
@@ -18,12 +18,14 @@ from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.publish import lock, publish
 
 
-def export_hf(job: ExportJob, on_event: OnEvent = ignore) -> Artifact:
+def export_hf(job: ExportJob, on_event: OnEvent = ignore, verify: Verify | None = None) -> Artifact:
     """Exports a checkpoint; a finished artifact with the job's id is returned as it is.
 
     The artifact (kind `hf_export`) is a directory that `transformers.AutoModelForCausalLM.from_pretrained` opens:
     config.json, generation_config.json, tokenizer files, safetensors. Vocabulary padding is cut off, optimizer state
     left out.
+
+    `verify` is asked for further verdicts on the finished directory before it is published.
 
     Raises:
         InputError: the checkpoint is damaged or does not fit the template; the output is not an artifact.
@@ -38,6 +40,8 @@ def export_hf(job: ExportJob, on_event: OnEvent = ignore) -> Artifact:
             result = run_stage("export", job, draft.dir, work_dir(job.output), on_event)
             draft.stats |= result.stats
             draft.checks += result.checks
+            if verify is not None:
+                draft.checks += verify(draft.dir)
     return draft.artifact
 
 

@@ -11,7 +11,7 @@ from pamp_pipelines.conversion.hf_source import HFSource, read_source
 from pamp_pipelines.conversion.job import IMPORT_KIND, ImportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
-from pamp_pipelines.conversion.stage import refuse_foreign, run_stage, work_dir
+from pamp_pipelines.conversion.stage import Verify, refuse_foreign, run_stage, work_dir
 from pamp_pipelines.conversion.template import write_scratch_template
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
@@ -22,11 +22,13 @@ TEMPLATE = "hf_template"
 CHECKPOINT = "checkpoint"
 
 
-def import_hf(job: ImportJob, on_event: OnEvent = ignore) -> Artifact:
+def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None = None) -> Artifact:
     """Converts a model, or records one without weights; a finished artifact with the job's id is returned as it is.
 
     The artifact (kind `megatron_checkpoint`) holds `hf_template/` and, unless the model is from scratch, `checkpoint/`
     with its tracker file and `release/`. It appears under its name only when it is complete.
+
+    `verify` is asked for further verdicts on the finished directory before it is published.
 
     Raises:
         InputError: the source is incomplete or of an architecture that is not supported; the output is not an artifact.
@@ -44,6 +46,8 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore) -> Artifact:
                 result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
                 draft.stats |= result.stats
                 draft.checks += result.checks
+            if verify is not None:
+                draft.checks += verify(draft.dir)
     return draft.artifact
 
 

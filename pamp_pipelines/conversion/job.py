@@ -162,7 +162,7 @@ def plain_export_job(checkpoint: Path, output: Path, template: Path | None = Non
         InputError: no checkpoint there, or no template.
     """
     directory = checkpoint_dir(checkpoint.absolute())
-    template = template.absolute() if template else _template_of(checkpoint.absolute())
+    template = template.absolute() if template else template_of(checkpoint.absolute())
     files = [f for f in directory.iterdir() if f.name == METADATA or f.suffix == ".distcp"]
     parameters = {
         "checkpoint": digests(files, directory, None),
@@ -181,7 +181,12 @@ def plain_export_job(checkpoint: Path, output: Path, template: Path | None = Non
     )
 
 
-def _template_of(checkpoint: Path) -> Path:
+def template_of(checkpoint: Path) -> Path:
+    """The `hf_template/` in or beside a checkpoint (an import's artifact, its `checkpoint/`, or the directory below).
+
+    Raises:
+        InputError: there is none.
+    """
     for place in (checkpoint, *checkpoint.parents[:3]):
         if (place / "hf_template" / "config.json").is_file():
             return place / "hf_template"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,10 @@ from pamp_pipelines.lake.manifest import MANIFEST, CheckResult
 from pamp_pipelines.launchers import run_worker
 
 Stage = Literal["import", "export", "verify"]
+
+Verify = Callable[[Path], Sequence[CheckResult]]
+"""Judges the finished files of a conversion, before they get their final name; the verdicts go into the manifest."""
+
 WORKER = "pamp_pipelines.conversion.worker"
 RESULT = "result.json"
 

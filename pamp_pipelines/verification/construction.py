@@ -1,7 +1,7 @@
 """What a constructed model is, in facts that Hugging Face's model and Megatron's must share.
 
-Weights can be right and their meaning wrong: a rotary base, an epsilon, a bias that one side lacks. These facts are read
-from the modules that were built, never from the arguments that asked for them.
+Weights can be right and their meaning wrong: a rotary base, an epsilon, a bias that one side lacks. These facts are
+read from the modules that were built, never from the arguments that asked for them.
 """
 
 from __future__ import annotations

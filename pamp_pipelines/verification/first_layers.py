@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pamp_pipelines.conversion.torch_dist import (
     StoredCheckpoint,
@@ -80,7 +81,7 @@ def _first_objects(objects: list[StoredObject], layers: int) -> Iterator[StoredO
             yield replace(item, key=f"{match['key']}/shard_{match['layer']}_{layers}")
 
 
-def first_layers_config(config: dict[str, object], layers: int | None) -> dict[str, object]:
+def first_layers_config(config: dict[str, Any], layers: int | None) -> dict[str, Any]:
     """The config.json of a model that has only the first `layers` layers."""
     if layers is None:
         return config

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from pamp_pipelines.declarations.training_config import Precision
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.training.job import TrainJob
 
 
 class _Plain(BaseModel):
@@ -17,12 +19,12 @@ class _Plain(BaseModel):
 class Tolerance(_Plain):
     """What two fp32 computations of the same model may differ by.
 
-    Two correct implementations add in different orders: tiny models of every family differ by less than 1e-5 in their
-    logits, SmolLM2-135M by less than 1e-4 at logits of about 20. An error of meaning (a rotary base, a swapped
-    projection) moves logits by a good part of their own size.
+    Two correct implementations may add in different orders, which moves logits by less than 1e-6 of the largest: tiny
+    models of every family came out at 2e-6 to 5e-6 with logits of about 7, SmolLM2-135M bit for bit equal. An error of
+    meaning (a rotary base, a swapped projection) moves logits by a good part of their own size.
     """
 
-    logits: PositiveFloat = 1e-4
+    logits: PositiveFloat = 1e-5
     """Largest absolute difference of two logits, in units of the largest absolute logit or of 1, whichever is more."""
     top1: PositiveFloat = 0.99
     """Least share of positions at which both models prefer the same token."""
@@ -66,29 +68,63 @@ class ParityResults(_Plain):
     results: tuple[CaseResult, ...]
 
 
-class HeldOut(_Plain):
+class DryRunJob(_Plain):
+    """Build the model of a training job and say what it is."""
+
+    work: Path
+    """Folder for events and `facts.json`."""
+    train: TrainJob
+
+
+class Split(_Plain):
     """One held-out split, as Megatron validated on it."""
 
     corpus: str
     prefix: Path
     """IndexedDataset prefix: the path without `.bin` and `.idx`."""
     megatron_loss: float | None
-    """Megatron's mean loss over the split in nats per token; None where the run has no figure for this step."""
+    """Megatron's mean loss over the split in nats per token; None where it was not finite."""
+    megatron_tokens: PositiveInt
+    """Tokens that Megatron predicted."""
 
 
 class LossJob(_Plain):
-    """Recompute the validation loss of one kept checkpoint with Hugging Face."""
+    """The validation loss of one kept checkpoint, to be recomputed with Hugging Face."""
 
     name: str
-    """`model/training_config/v0001/0000500`, for messages."""
+    """`model/training_config/v0001/0000500`."""
     step: NonNegativeInt
-    heldout: tuple[HeldOut, ...]
+    splits: tuple[Split, ...]
+    """Empty where the run has no validation figure for this step."""
     sequence_length: PositiveInt
-    precision: str
-    """What the run computed in: fp32, bf16 …"""
-    dtype: str
-    """What Hugging Face computes in: that of the run where a CPU has it, else float32."""
-    tolerance: PositiveFloat
-    """Largest difference of the two losses, relative to Megatron's."""
-    max_tokens: PositiveInt | None = None
-    metadata: dict[str, Any] = {}
+    precision: Precision
+    """What the run computed in."""
+
+
+class LossWork(_Plain):
+    """A LossJob on a directory, for the worker."""
+
+    work: Path
+    """Folder for events and `losses.json`."""
+    model: Path
+    """Hugging Face directory."""
+    dtype: Literal["float32", "bfloat16", "float16"]
+    """What Hugging Face computes in."""
+    job: LossJob
+
+
+class SplitLoss(_Plain):
+    """What Hugging Face makes of one split."""
+
+    corpus: str
+    loss: float | None
+    """Mean over the tokens, nats; None where it is not finite."""
+    tokens: int
+
+
+class Losses(_Plain):
+    """Content of `losses.json`."""
+
+    splits: tuple[SplitLoss, ...]
+    device: str
+    seconds: float

@@ -36,27 +36,20 @@ def start(work: Path) -> None:
         raise PampError("verification runs on the CPU; start it with CUDA_VISIBLE_DEVICES empty")
     from megatron.core import parallel_state, tensor_parallel
 
-    store = torch.distributed.FileStore(str(work / "rendezvous"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    rendezvous = f"file://{work / 'rendezvous'}"
+    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
     tensor_parallel.model_parallel_cuda_manual_seed(1)
 
 
-def build_model(config: dict[str, Any], positions: int, work: Path) -> Any:
-    """The `GPTModel` that training would build from this config.json, with random weights, in fp32.
-
-    Args:
-        config: content of config.json.
-        positions: sequence length.
-        work: any directory; nothing is written there.
-    """
+def build_model(job: TrainJob) -> Any:
+    """The `GPTModel` of a training job on one process, with random weights, in evaluation mode."""
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.training.arguments import parse_args, validate_args
 
     from pamp_pipelines.training.arguments import megatron_argv
     from pamp_pipelines.training.model import model_config
 
-    job = _job(config, positions, work)
     program, *_ = sys.argv
     sys.argv = [program, *megatron_argv(job, cuda=False)]
     args = parse_args()
@@ -67,8 +60,14 @@ def build_model(config: dict[str, Any], positions: int, work: Path) -> Any:
     return builder.build_model(ProcessGroupCollection.use_mpu_process_groups()).eval()
 
 
-def _job(config: dict[str, Any], positions: int, work: Path) -> TrainJob:
-    """A training job with this model. What concerns data and the optimizer is never used."""
+def fp32_job(config: dict[str, Any], positions: int, work: Path) -> TrainJob:
+    """A training job in fp32 with the model of a config.json; what concerns data and the optimizer is never used.
+
+    Args:
+        config: content of config.json.
+        positions: sequence length.
+        work: any directory; nothing is written there.
+    """
     return TrainJob(
         name="verification",
         run_dir=work,

@@ -1,12 +1,11 @@
 """Compare models: ``python -m pamp_pipelines.verification.worker JOB.json``, started by ``parity.forward_parity``.
 
-Hugging Face's logits of all cases come first: Megatron can be used on a CPU only after torch has been adapted to it, and
-the reference should come from an untouched torch. One model is in memory at a time.
+Hugging Face's logits of all cases come first: Megatron can be used on a CPU only after torch has been adapted to it,
+and the reference should come from an untouched torch. One model is in memory at a time.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.job import CaseResult, ParityCase, ParityJob, ParityResults
-
-RESULTS = "results.json"
+from pamp_pipelines.verification.parity import RESULTS
 
 
 def main(path: Path) -> int:
@@ -37,7 +35,6 @@ def main(path: Path) -> int:
 
 
 def _compare_all(job: ParityJob, log: EventLog) -> list[CaseResult]:
-    os.environ |= {"TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     log.write("started", cases=[case.name for case in job.cases])
     references = [_reference(job, number, case, log) for number, case in enumerate(job.cases)]
     from pamp_pipelines.verification import megatron_side
@@ -86,7 +83,7 @@ def _judge(job: ParityJob, number: int, case: ParityCase, reference: dict[str, A
     folder = _folder(job, number)
     tokens = np.load(folder / "tokens.npy")
     config = first_layers_config(load_hf_config(case.template), case.layers)
-    model = megatron_side.build_model(config, len(tokens), folder)
+    model = megatron_side.build_model(megatron_side.fp32_job(config, len(tokens), folder))
     facts, padded, dropout = megatron_side.construction(model, config)
     checks = [construction_verdict(reference["construction"], facts, padded_vocabulary=padded, dropout=dropout)]
     about = {"layers": facts.layers, "tokens": reference["tokens"], "dtype": "float32"}

@@ -1,0 +1,66 @@
+"""The verdict on a converted checkpoint: complete, equal bit for bit, and to Megatron the model it is to Hugging Face."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pamp_pipelines.conversion.architectures import unsupported
+from pamp_pipelines.conversion.job import template_of
+from pamp_pipelines.conversion.torch_dist import checkpoint_dir
+from pamp_pipelines.conversion.verify_files import verify_checkpoint_files
+from pamp_pipelines.declarations.hf_config import load_hf_config
+from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.verification.compare import LOGITS
+from pamp_pipelines.verification.job import ParityCase
+from pamp_pipelines.verification.parity import forward_parity
+
+LAYERS = 2
+"""Layers compared by default: each layer is built by the same code, and the bits of all are compared anyway."""
+
+
+def verify_checkpoint(
+    source: Path, checkpoint: Path, *, layers: int | None = LAYERS, on_event: OnEvent = ignore
+) -> list[CheckResult]:
+    """Compares a Megatron checkpoint with the Hugging Face model it was made from.
+
+    Four verdicts on the files (coverage on both sides, every bit), then what Megatron builds from the checkpoint's own
+    `hf_template/config.json`, and its logits. A model that Megatron's training loop cannot represent is converted all
+    the same, and its logits are not compared: a warning says so.
+
+    Args:
+        source: Hugging Face directory.
+        checkpoint: a directory with `.metadata`, one with a tracker file, or an import's artifact; `hf_template/` lies
+            in or beside it.
+        layers: compare the forward pass of the first layers only; None takes the whole model.
+        on_event: progress.
+
+    Raises:
+        InputError: there is no checkpoint, template or readable source at all.
+        WorkerFailed: the comparison could not be made.
+    """
+    source, checkpoint = source.absolute(), checkpoint.absolute()
+    template = template_of(checkpoint)
+    config = load_hf_config(source)
+    static = verify_checkpoint_files(source, checkpoint, on_event=on_event)
+    if refusals := unsupported(config):
+        return [*static, _not_compared(refusals)]
+    depth = int(config["num_hidden_layers"])
+    case = ParityCase(
+        name=source.name,
+        source=source,
+        checkpoint=checkpoint_dir(checkpoint),
+        template=template,
+        layers=layers if layers is not None and layers < depth else None,
+    )
+    return [*static, *forward_parity([case], on_event)[case.name]]
+
+
+def _not_compared(refusals: list[str]) -> CheckResult:
+    return CheckResult(
+        name=LOGITS,
+        passed=False,
+        severity="WARN",
+        description="Not compared, since Megatron's training loop cannot build this model: " + "; ".join(refusals),
+        metadata={"compared": False},
+    )
