@@ -84,10 +84,11 @@ def _run(function: Callable[[], Outcome], as_json: bool) -> int:
     except Exception as error:
         traceback.print_exc()
         return _fail(type(error).__name__, f"{error} (a fault of this program, please report it)", {}, as_json)
-    for line in outcome.lines:
-        click.echo(line)
     if as_json:
         print_json({"ok": outcome.ok, **outcome.data})
+    else:
+        for line in outcome.lines:
+            click.echo(line)
     return 0 if outcome.ok else FAILED
 
 

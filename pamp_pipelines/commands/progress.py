@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _PLAIN_INTERVAL_S = 5.0
 _PASSING = ("progress", "metric")
 _FIRST = ("asset", "partition", "stage", "run", "iteration", "iterations", "loss", "lr")
-_HIDDEN = {"policy", "validation", "consumed_samples", "content"}
+_MOST = 9
+_HIDDEN = {"policy", "validation", "consumed_samples", "content", "tokenizer_sha256"}
 
 
 @contextmanager
@@ -56,15 +57,19 @@ class _Plain:
 
 def describe(event: Event) -> str:
     """One line: time, kind and the event's plain values, the telling ones first."""
-    data = {key: value for key, value in event.data.items() if key not in _HIDDEN and value is not None}
+    data = {
+        key: value
+        for key, value in event.data.items()
+        if key not in _HIDDEN and value is not None and not isinstance(value, Mapping)
+    }
     clock = time.strftime("%H:%M:%S", time.localtime(event.time))
     if event.kind == "warning" and "message" in data:
         return f"{clock} warning: {data['message']}"
     ordered = [*(key for key in _FIRST if key in data), *(key for key in data if key not in _FIRST)]
-    return f"{clock} {event.kind:<10} " + "  ".join(f"{key}={_value(data[key])}" for key in ordered)
+    return f"{clock} {event.kind:<10} " + "  ".join(f"{key}={_value(data[key])}" for key in ordered[:_MOST])
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, float):
-        return f"{{{len(value)} entries}}" if isinstance(value, Mapping) else str(value)
+    if not isinstance(value, float):
+        return str(value)
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
