@@ -66,4 +66,9 @@ def _holder(run_dir: Path) -> dict[str, Any] | None:
 
 def _alive(holder: dict[str, Any] | None) -> bool:
     """Whether the holder lives, as far as can be seen from here: another host's process counts as alive."""
-    return holder is not None and (holder["host"] != socket.gethostname() or psutil.pid_exists(holder["pid"]))
+    if holder is None or holder["host"] != socket.gethostname():
+        return holder is not None
+    try:
+        return bool(psutil.Process(holder["pid"]).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
