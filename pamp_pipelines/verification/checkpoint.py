@@ -1,4 +1,4 @@
-"""The verdict on a converted checkpoint: complete, equal bit for bit, and to Megatron the model it is to Hugging Face."""
+"""The verdict on a converted checkpoint: complete, equal bit for bit, and the same model to both libraries."""
 
 from __future__ import annotations
 

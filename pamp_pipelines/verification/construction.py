@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.conversion.architectures import architecture_of
+from pamp_pipelines.declarations.training_config import Dropout
 from pamp_pipelines.lake.manifest import CheckResult
 
 CONSTRUCTION = "construction_matches_hf"
@@ -45,31 +46,56 @@ class Construction(BaseModel):
     tied: bool
 
 
-def construction_verdict(
-    hf: Construction, megatron: Construction, *, padded_vocabulary: int, dropout: float
-) -> CheckResult:
-    """The check `construction_matches_hf`: every fact is equal.
+NO_DROPOUT = Dropout(hidden=0.0, attention=0.0)
+
+
+class Built(BaseModel):
+    """A Megatron model: the facts it shares with Hugging Face's, and those that only training has.
+
+    Attributes:
+        padded_vocabulary: rows of the embedding over all tensor-parallel ranks.
+        dropout: probabilities in the constructed model.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    facts: Construction
+    padded_vocabulary: int
+    dropout: Dropout
+
+    def shown(self) -> dict[str, Any]:
+        """All of it as one flat mapping."""
+        return {
+            **self.facts.model_dump(mode="json"),
+            "padded_vocabulary": self.padded_vocabulary,
+            "hidden_dropout": self.dropout.hidden,
+            "attention_dropout": self.dropout.attention,
+        }
+
+
+def construction_verdict(hf: Construction, megatron: Built, declared: Dropout = NO_DROPOUT) -> CheckResult:
+    """The check `construction_matches_hf`: every fact is equal, and dropout is what was declared.
 
     Args:
-        hf, megatron: what was built.
-        padded_vocabulary: rows of Megatron's embedding; at least as many as HF's.
-        dropout: largest dropout probability in Megatron's model, which was asked for none: its default is 0.1.
+        hf: what Hugging Face built.
+        megatron: what Megatron built.
+        declared: the dropout that Megatron was asked for; its own default is 0.1.
     """
-    ours, theirs = megatron.model_dump(), hf.model_dump()
+    ours, theirs = megatron.facts.model_dump(), hf.model_dump()
     wrong = [
         f"{fact.replace('_', ' ')}: Megatron {_short(ours[fact])}, HF {_short(theirs[fact])}"
         for fact in Construction.model_fields
         if ours[fact] != theirs[fact]
     ]
-    if padded_vocabulary < hf.vocabulary:
-        wrong.append(f"padded vocabulary {padded_vocabulary} is below HF's {hf.vocabulary} rows")
-    if dropout:
-        wrong.append(f"dropout is {dropout}, although 0 was asked for")
+    if megatron.padded_vocabulary < hf.vocabulary:
+        wrong.append(f"padded vocabulary {megatron.padded_vocabulary} is below HF's {hf.vocabulary} rows")
+    if megatron.dropout != declared:
+        wrong.append(f"dropout: Megatron {megatron.dropout!r}, declared {declared!r}")
     return CheckResult(
         name=CONSTRUCTION,
         passed=not wrong,
         description="; ".join(wrong) or "Megatron's model has HF's rotary frequencies, norms, biases and parameters.",
-        metadata={"hf": theirs, "megatron": ours, "padded_vocabulary": padded_vocabulary, "dropout": dropout},
+        metadata={"hf": theirs, "megatron": megatron.shown()},
     )
 
 

@@ -51,6 +51,20 @@ def load_model(directory: Path, *, dtype: str = "float32", layers: int | None = 
     return model.eval()
 
 
+def empty_model(directory: Path) -> Any:
+    """The model of a config.json without memory for its weights: on the meta device.
+
+    Raises:
+        InputError: transformers cannot build it.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"{directory}: transformers cannot build this model: {error}") from error
+
+
 @torch.inference_mode()
 def logits_TV(model: Any, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Logits after each of the tokens (shape (T,)), as one sequence from position 0."""
@@ -63,6 +77,8 @@ def construction(model: Any) -> Construction:
     names = CheckpointNames(model.config.to_dict())
     parameters = dict(model.named_parameters())  # a tied parameter has one name
     rotary = [module for module in model.modules() if hasattr(module, "inv_freq")]
+    # frequencies on the meta device have no values: computed anew, as transformers does
+    rotary = [type(module)(config=model.config) if module.inv_freq.is_meta else module for module in rotary]
     (frequencies,) = {_digest(module.inv_freq) for module in rotary}
     (scale,) = {float(getattr(module, "attention_scaling", 1.0)) for module in rotary}
     return Construction(

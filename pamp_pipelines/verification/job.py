@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -69,11 +69,18 @@ class ParityResults(_Plain):
 
 
 class DryRunJob(_Plain):
-    """Build the model of a training job and say what it is."""
+    """Build the model of a training job, without memory for its weights, and say what it is."""
 
     work: Path
     """Folder for events and `facts.json`."""
     train: TrainJob
+
+
+class DryRunFacts(_Plain):
+    """Content of `facts.json`: fields of `construction.Construction` and of `construction.Built`."""
+
+    hf: dict[str, Any]
+    megatron: dict[str, Any]
 
 
 class Split(_Plain):

@@ -5,6 +5,7 @@ Axes: T  positions, V  vocabulary
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from pamp_pipelines.conversion.torch_dist import StoredCheckpoint
 from pamp_pipelines.declarations.training_config import Checkpointing, Dropout, Optimizer, Parallelism, Validation
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.training.job import TrainJob, WeightedShards
-from pamp_pipelines.verification.construction import CheckpointNames, Construction, frequencies_digest
+from pamp_pipelines.verification.construction import Built, CheckpointNames, Construction, frequencies_digest
 
 _METADATA = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
 """What the checkpoints' `content_metadata` says about their keys."""
@@ -42,8 +43,13 @@ def start(work: Path) -> None:
     tensor_parallel.model_parallel_cuda_manual_seed(1)
 
 
-def build_model(job: TrainJob) -> Any:
-    """The `GPTModel` of a training job on one process, with random weights, in evaluation mode."""
+def build_model(job: TrainJob, *, empty: bool = False) -> Any:
+    """The `GPTModel` of a training job on one process, in evaluation mode.
+
+    Args:
+        job: whose arguments decide on the model.
+        empty: leave the weights as they are allocated, instead of giving them random values.
+    """
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.training.arguments import parse_args, validate_args
 
@@ -55,9 +61,20 @@ def build_model(job: TrainJob) -> Any:
     args = parse_args()
     validate_args(args)
     built = model_config(args, job)
+    built.transformer.perform_initialization = not empty
     built.finalize()
     builder = built.get_builder_cls()(built)
     return builder.build_model(ProcessGroupCollection.use_mpu_process_groups()).eval()
+
+
+def padded_vocabulary(job: TrainJob) -> int:
+    """Rows of the embedding over all tensor-parallel ranks of a job."""
+    from megatron.training import arguments
+    from megatron.training.vocab_utils import calculate_padded_vocab_size
+
+    defaults = arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    divisor = defaults.get_default("make_vocab_size_divisible_by")
+    return int(calculate_padded_vocab_size(job.vocab_size, divisor, job.parallelism.tensor))
 
 
 def fp32_job(config: dict[str, Any], positions: int, work: Path) -> TrainJob:
@@ -146,8 +163,8 @@ def logits_TV(model: Any, tokens: npt.NDArray[np.int64], vocabulary: int) -> npt
     return np.asarray(model(tokens_BT, positions_BT, None)[0, :, :vocabulary].float())
 
 
-def construction(model: Any, config: Mapping[str, Any]) -> tuple[Construction, int, float]:
-    """What Megatron built, the padded vocabulary, and the largest dropout probability."""
+def construction(model: Any, config: Mapping[str, Any]) -> Built:
+    """What Megatron built on this one rank, from its modules; their parameters may be on the meta device."""
     names = CheckpointNames(config)
     vocabulary = int(config["vocab_size"])
     parameters = dict(model.named_parameters())
@@ -173,4 +190,5 @@ def construction(model: Any, config: Mapping[str, Any]) -> tuple[Construction, i
         biases=tuple(sorted({names[name] for name in parameters if name.endswith(".bias")})),
         tied=bool(model.share_embeddings_and_output_weights),
     )
-    return facts, padded, max(model.config.hidden_dropout, model.config.attention_dropout)
+    dropout = Dropout(hidden=model.config.hidden_dropout, attention=model.config.attention_dropout)
+    return Built(facts=facts, padded_vocabulary=padded, dropout=dropout)

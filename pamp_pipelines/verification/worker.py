@@ -84,9 +84,9 @@ def _judge(job: ParityJob, number: int, case: ParityCase, reference: dict[str, A
     tokens = np.load(folder / "tokens.npy")
     config = first_layers_config(load_hf_config(case.template), case.layers)
     model = megatron_side.build_model(megatron_side.fp32_job(config, len(tokens), folder))
-    facts, padded, dropout = megatron_side.construction(model, config)
-    checks = [construction_verdict(reference["construction"], facts, padded_vocabulary=padded, dropout=dropout)]
-    about = {"layers": facts.layers, "tokens": reference["tokens"], "dtype": "float32"}
+    built = megatron_side.construction(model, config)
+    checks = [construction_verdict(reference["construction"], built)]
+    about = {"layers": built.facts.layers, "tokens": reference["tokens"], "dtype": "float32"}
     try:
         stored = link_weights(case.checkpoint, folder / "checkpoint", layers=case.layers)
         problems = megatron_side.weight_problems(model, stored, int(config["vocab_size"]))
