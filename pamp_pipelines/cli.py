@@ -37,7 +37,7 @@ for _command in COMMANDS:
 def main() -> None:
     """Entry point of the ``pamp`` script. With ``--json`` a wrong command line, too, ends in a JSON object."""
     try:
-        pamp.main(standalone_mode=False)
+        pamp.main(prog_name="pamp", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:

@@ -1,0 +1,280 @@
+"""Every command: help, one JSON object at the end of stdout, and an exit status that tells the truth."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from pamp_pipelines import cli
+from pamp_pipelines.commands.progress import describe, progress
+from pamp_pipelines.lake.events import Event
+from pamp_pipelines.project import Project
+
+REPOSITORY = Path(__file__).parent.parent
+TOKENIZER = REPOSITORY / "data/tokenizers/shakespeare-bpe-2k"
+NAMES = {command.name for command in cli.COMMANDS}
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAMP_PROJECT", "PAMP_LAKE", "DAGSTER_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def pamp(*args: object) -> Result:
+    return CliRunner().invoke(cli.pamp, [str(arg) for arg in args])
+
+
+def answer(result: Result) -> dict[str, Any]:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_the_commands_of_the_manual_exist() -> None:
+    manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate demo schema trace"
+    assert set(manual.split()) == NAMES
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_help(command: click.Command) -> None:
+    result = pamp(command.name, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+    assert "--project" in result.stdout
+    assert command.short_help
+
+
+def test_check_of_a_sound_project(tiny_project: Project) -> None:
+    result = pamp("check", "--project", tiny_project.root, "--json")
+    assert result.exit_code == 0, result.output
+    report = answer(result)
+    assert report["ok"]
+    assert report["errors"] == []
+    assert report["declared"]["pairs"] == 3
+    assert report["environment"]["packages"]["dagster"]
+    assert any("DAGSTER_HOME" in note for note in report["notes"])
+    assert "0 errors" in pamp("check", "--project", tiny_project.root).stdout
+
+
+def test_check_shows_every_problem_at_once(own_project: Project) -> None:
+    """A broken file, a model of an unknown family, a task that does not exist and a pair that does not fit."""
+    assets = own_project.assets
+    replace(assets / "corpora/plays.yaml", "format: text", "fromat: text")
+    replace(assets / "models/scratch.yaml", "LlamaForCausalLM", "MambaForCausalLM")
+    replace(assets / "evaluations/sums.yaml", "[arithmetic_boxed]", "[arithmetic_boxed, nowhere.yaml]")
+    replace(assets / "training_configs/both.yaml", "sequence_length: 64", "sequence_length: 512")
+    result = pamp("check", "--project", own_project.root, "--json")
+    assert result.exit_code == 1
+    report = answer(result)
+    assert not report["ok"]
+    found = {(Path(error["file"]).name, error["field"], error["line"]) for error in report["errors"]}
+    assert found >= {
+        ("plays.yaml", "fromat", 3),
+        ("plays.yaml", "format", 1),
+        ("scratch.yaml", "from_scratch.config", 4),
+        ("sums.yaml", "tasks[1]", 1),
+        ("both.yaml", "sequence_length", 3),
+    }
+    assert (
+        "both.yaml:3: sequence_length: 512 is more than the 256 positions"
+        in pamp("check", "--project", own_project.root).stdout
+    )
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_misspelt_task_of_lm_eval_is_a_warning(own_project: Project) -> None:
+    (own_project.assets / "evaluations/wiki.yaml").write_text("tasks: [wikitext, wikitxt]\n")
+    report = answer(pamp("check", "--project", own_project.root, "--json"))
+    assert report["ok"]
+    assert [(w["field"], "Did you mean 'wikitext'?" in w["message"]) for w in report["warnings"]] == [
+        ("tasks[1]", True)
+    ]
+
+
+def test_a_missing_project_fails(tmp_path: Path) -> None:
+    result = pamp("check", "--project", tmp_path, "--json")
+    assert result.exit_code == 1
+    assert answer(result)["error"]["type"] == "InputError"
+    assert "no project found" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("materialize",),
+        ("materialize", "raw_corpus", "--all", "--partition", "x"),
+        ("tokenize", "--input", "a"),
+        ("tokenize", "sonnets"),
+        ("tokenize", "sonnets", "scratch", "--input", "a"),
+        ("export-hf", "key", "--template", "x"),
+        ("evaluate", "."),
+        ("evaluate", "key", "--limit", "3"),
+        ("evaluate", ".", "--suite", "x", "--data", "rows"),
+        ("train", "scratch"),
+        ("check", "--bogus"),
+        ("bogus",),
+    ],
+)
+def test_a_wrong_command_line_is_status_2(args: tuple[str, ...]) -> None:
+    assert pamp(*args).exit_code == 2
+
+
+def test_a_wrong_command_line_ends_in_json_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(sys, "argv", ["pamp", "check", "--bogus", "--json"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]["message"].startswith("No such option")
+    assert "Usage: pamp check" in captured.err
+
+
+def test_missing_inputs_name_what_to_materialise(tiny_project: Project) -> None:
+    result = pamp("train", "imported", "both", "--project", tiny_project.root, "--dry-run", "--json")
+    assert result.exit_code == 1
+    error = answer(result)["error"]
+    assert (error["type"], error["asset"], error["partition"]) == ("MissingInput", "megatron_checkpoint", "imported")
+    assert "run `pamp materialize megatron_checkpoint --partition 'imported'`" in result.stderr
+
+
+def test_undeclared_pairs_and_wrong_settings_are_refused(tiny_project: Project) -> None:
+    result = pamp("train", "imported", "sonnets-only", "--project", tiny_project.root, "--json")
+    assert result.exit_code == 1
+    assert "sonnets-only.yaml: models: 'imported' is not listed" in answer(result)["error"]["message"]
+    result = pamp("train", "scratch", "both", "--set", "optimizer.lr=fast", "--project", tiny_project.root, "--json")
+    assert result.exit_code == 1
+    assert "optimizer.lr" in answer(result)["error"]["message"]
+
+
+def test_declaration_errors_are_json(own_project: Project) -> None:
+    replace(own_project.assets / "models/imported.yaml", "path:", "pth:")
+    result = pamp("train", "imported", "both", "--project", own_project.root, "--json")
+    assert result.exit_code == 1
+    problems = answer(result)["error"]["problems"]
+    assert ("hf.pth", 3) in {(problem["field"], problem["line"]) for problem in problems}
+
+
+def test_schema(tmp_path: Path) -> None:
+    result = pamp("schema", "corpus", "--json")
+    assert result.exit_code == 0
+    assert answer(result)["schema"]["title"] == "Corpus"
+    assert pamp("schema", "--output", tmp_path / "s").exit_code == 0
+    assert len(list((tmp_path / "s").glob("*.json"))) == 5
+    assert pamp("schema", "korpus").exit_code == 1
+
+
+def test_trace_of_nothing(tiny_project: Project) -> None:
+    result = pamp("trace", "0123", "--project", tiny_project.root, "--json")
+    assert result.exit_code == 1
+    assert "no folder, checkpoint key or id" in answer(result)["error"]["message"]
+
+
+def test_tokenize_plain_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "To be"}\n{"text": ""}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "or not"}\n')
+    args = ("tokenize", "--input", "a.jsonl", "b.jsonl", "--tokenizer", TOKENIZER, "--output", "shards", "--json")
+    result = pamp(*args)
+    assert result.exit_code == 0, result.output
+    made = answer(result)["artifact"]
+    assert result.stdout.count("\n") == 1
+    assert made["stats"]["documents_written"] == 2
+    assert made["stats"]["dropped"] == {"empty": 1}
+    assert (tmp_path / "shards/train.idx").is_file()
+    assert answer(pamp(*args))["artifact"]["content"] == made["content"]
+
+
+def test_tokenize_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"tex')
+    result = pamp("tokenize", "--input", "a.jsonl", "--tokenizer", TOKENIZER, "--output", "shards", "--json")
+    assert result.exit_code == 1
+    assert "a.jsonl" in answer(result)["error"]["message"]
+    assert not (tmp_path / "shards").exists()
+
+
+@pytest.mark.slow
+def test_import_and_export_of_plain_directories(tiny_project: Project, tmp_path: Path) -> None:
+    source = tiny_project.data / "models/imported"
+    imported = pamp("import-hf", source, "meg", "--json")
+    assert imported.exit_code == 0, imported.output
+    assert answer(imported)["artifact"]["kind"] == "megatron_checkpoint"
+    exported = pamp("export-hf", "meg", "out", "--json")
+    assert exported.exit_code == 0, exported.output
+    assert (tmp_path / "out/model.safetensors").is_file()
+    assert pamp("import-hf", tmp_path / "nowhere", "x", "--json").exit_code == 1
+
+
+@pytest.mark.slow
+def test_materialize_one_partition(own_project: Project) -> None:
+    args = ("materialize", "raw_corpus", "--partition", "sonnets", "--project", own_project.root, "--json")
+    result = pamp(*args)
+    assert result.exit_code == 0, result.output
+    (partition,) = answer(result)["partitions"]
+    assert partition["partition"] == "sonnets"
+    assert Path(partition["path"]).is_dir()
+    assert partition["run_id"]
+    wrong = pamp("materialize", "raw_corpse", "--partition", "sonnets", "--project", own_project.root, "--json")
+    assert wrong.exit_code == 1
+    assert "Did you mean 'raw_corpus'?" in answer(wrong)["error"]["message"]
+
+
+def test_a_full_disk_and_a_fault_are_told_apart(tiny_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/lake/x")
+
+    monkeypatch.setattr("pamp_pipelines.declarations.catalog.read_catalog", full)
+    result = pamp("check", "--project", tiny_project.root, "--json")
+    assert result.exit_code == 1
+    assert answer(result)["error"]["message"].startswith("/lake/x: No space left on device.")
+
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("pamp_pipelines.declarations.catalog.read_catalog", fault)
+    result = pamp("check", "--project", tiny_project.root, "--json")
+    assert result.exit_code == 1
+    assert "please report it" in answer(result)["error"]["message"]
+    assert "Traceback" in result.stderr
+
+
+def test_the_installed_script(tmp_path: Path) -> None:
+    script = shutil.which("pamp", path=str(Path(sys.executable).parent))
+    assert script
+    version = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert "pamp" in version.stdout
+    failed = subprocess.run(
+        [script, "check", "--project", str(tmp_path), "--json"], capture_output=True, text=True, env=os.environ | {}
+    )
+    assert failed.returncode == 1
+    assert json.loads(failed.stdout)["ok"] is False
+
+
+def test_progress_off_a_terminal_is_sparse(capsys: pytest.CaptureFixture) -> None:
+    with progress() as on_event:
+        on_event(Event(time=0, kind="started", data={"stage": "x"}))
+        for step in range(100):
+            on_event(Event(time=0, kind="progress", data={"done": step}))
+        on_event(Event(time=0, kind="warning", data={"message": "low disk"}))
+        on_event(Event(time=0, kind="finished", data={}))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert [line.split()[1] for line in lines] == ["started", "progress", "warning:", "finished"]
+
+
+def test_events_are_described_with_the_telling_values_first() -> None:
+    event = Event(
+        time=0, kind="metric", data={"grad_norm": 0.123456, "loss": 2.0, "iteration": 7, "validation": {"a": 1}}
+    )
+    assert describe(event).split("  ", 1)[1].split() == ["iteration=7", "loss=2", "grad_norm=0.1235"]

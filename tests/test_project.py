@@ -1,0 +1,56 @@
+"""Where the project is found, and how its paths follow the environment."""
+
+from pathlib import Path
+
+import pytest
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.project import Project
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("PAMP_PROJECT", raising=False)
+    (tmp_path / "one/assets").mkdir(parents=True)
+    (tmp_path / "one/workspace.yaml").touch()
+    (tmp_path / "one/deep/down").mkdir(parents=True)
+    return tmp_path / "one"
+
+
+def test_upward_from_the_current_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root / "deep/down")
+    assert Project.discover().root == root
+
+
+def test_environment_wins_over_the_current_folder_and_an_argument_over_both(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two/assets").mkdir(parents=True)
+    (tmp_path / "two/workspace.yaml").touch()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PAMP_PROJECT", str(tmp_path / "two"))
+    assert Project.discover().root == tmp_path / "two"
+    assert Project.discover(root).root == root
+
+
+def test_an_explicit_folder_is_not_searched_upward(root: Path) -> None:
+    with pytest.raises(InputError, match=r"no project found.*--project"):
+        Project.discover(root / "deep")
+
+
+def test_relative_paths_start_at_the_root(root: Path) -> None:
+    project = Project(root)
+    assert project.resolve("data/../x") == root / "x"
+    assert project.resolve("/x/y") == Path("/x/y")
+    assert project.resolve("~/x") == Path.home() / "x"
+
+
+def test_lake_and_dagster_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAMP_LAKE", raising=False)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    assert Project(root).lake == root / "data/lake"
+    assert Project(root).dagster_home == root / "data/dagster_home"
+    monkeypatch.setenv("PAMP_LAKE", "/elsewhere/lake")
+    monkeypatch.setenv("DAGSTER_HOME", "/elsewhere/home")
+    assert Project(root).lake == Path("/elsewhere/lake")
+    assert Project(root).dagster_home == Path("/elsewhere/home")
