@@ -51,8 +51,11 @@ def megatron_argv(job: TrainJob, *, cuda: bool) -> list[str]:
 
 
 def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
+    model = megatron_arguments(job.hf_config)
     return {
-        **megatron_arguments(job.hf_config),
+        **model,
+        # parsed as an integer; the exact one is set in model.py
+        "rotary_base": int(model["rotary_base"]),
         **_regularization(job),
         **_optimizer(job),
         **_parallelism(job),

@@ -7,7 +7,6 @@ differ from an uninterrupted one. And Megatron's full validation takes one sampl
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,13 @@ import torch
 from megatron.core import mpu
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.training import get_args, get_tokenizer
 from megatron.training.datasets.data_samplers import MegatronPretrainingSampler
 from torch.utils.data import DataLoader, Dataset
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import fsync_dir, fsync_file
+from pamp_pipelines.tokenization.indexed import IndexedReader
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.loop import validate_at_the_end
 from pamp_pipelines.training.telemetry import Reporter
@@ -156,7 +155,7 @@ def heldout_windows(job: TrainJob, shards: HeldOutShards) -> HeldOutWindows:
     Raises:
         InputError: the shards cannot be read, or hold nothing to predict.
     """
-    windows = HeldOutWindows(read_tokens(shards.prefix), job.sequence_length)
+    windows = HeldOutWindows(IndexedReader(shards.prefix).tokens, job.sequence_length)
     if not len(windows):
         raise InputError(f"{shards.prefix}.bin: the held-out split of {shards.corpus} has nothing to predict")
     return windows
@@ -195,20 +194,3 @@ class HeldOutLoader:
                     "labels": torch.from_numpy(np.stack([window.labels_S for window in windows])),
                     "loss_mask": torch.from_numpy(np.stack([window.loss_mask_S for window in windows])),
                 }
-
-
-def read_tokens(prefix: Path) -> np.ndarray[Any, np.dtype[np.integer]]:
-    """All tokens behind an IndexedDataset prefix as one memory-mapped array, in document order.
-
-    Raises:
-        InputError: the files are missing, or the tokens are not stored in document order without gaps.
-    """
-    try:
-        index = IndexedDataset(str(prefix), mmap=True).index
-    except (OSError, AssertionError) as error:
-        raise InputError(f"{prefix}: cannot be read as tokenized shards: {error}") from error
-    lengths, dtype = index.sequence_lengths, np.dtype(index.dtype)
-    starts = np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)]) * dtype.itemsize
-    if not np.array_equal(index.sequence_pointers, starts):
-        raise InputError(f"{prefix}.idx: documents are not stored one after the other")
-    return np.memmap(os.fspath(prefix) + ".bin", dtype=dtype, mode="r", shape=(int(np.sum(lengths)),))

@@ -16,7 +16,8 @@ from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.publish import utc_now
 
 LEASE = ".lease"
-_ENDING_S = 20.0
+_LIVING_S, _ENDING_S = 1.0, 20.0
+"""Seconds to wait for a lease whose holder lives, and for one whose holder is dead."""
 
 
 class LeaseTaken(PampError):
@@ -43,14 +44,15 @@ def lease(run_dir: Path) -> Iterator[int]:
 
 
 def _lock(stream: IO[str], run_dir: Path) -> None:
-    deadline = time.monotonic() + _ENDING_S
+    start = time.monotonic()
     while True:
         try:
             return fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _holder(run_dir)
-            # a dead holder's ranks are being ended by their supervisor right now
-            if _alive(holder) or time.monotonic() > deadline:
+            # a dead holder's ranks are being ended by their supervisor right now, and a holder that was killed an
+            # instant ago still looks alive
+            if time.monotonic() - start > (_LIVING_S if _alive(holder) else _ENDING_S):
                 who = f"process {holder['pid']} on {holder['host']} (since {holder['since']})" if holder else "another"
                 raise LeaseTaken(f"{run_dir}: {who} trains this version; wait for it, or end it.") from None
         time.sleep(0.2)

@@ -7,28 +7,54 @@ Axes:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from megatron.core import mpu
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.training.argument_utils import gpt_config_from_args
+from megatron.training.models.gpt import GPTModelBuilder, GPTModelConfig
 
 from pamp_pipelines.conversion.architectures import megatron_arguments
+from pamp_pipelines.conversion.architectures.rope import LLAMA3_SCALING, Rope, rope_of
 from pamp_pipelines.training.job import TrainJob
 
 
-def model_config(args: Any, job: TrainJob) -> Any:
-    """``GPTModelConfig`` for ``pretrain``, from parsed arguments.
+@dataclass(kw_only=True)
+class ModelConfig(GPTModelConfig):
+    """``GPTModelConfig`` whose builder also applies what Megatron's has no field for."""
 
-    Three things that command-line arguments cannot say are set here: the vocabulary of the config.json, which is padded
-    by Megatron itself; a fractional rotary base (``--rotary-base`` is an integer); and the rope scaling factor, which
-    ``gpt_config_from_args`` does not copy.
+    builder: ClassVar[str] = "pamp_pipelines.training.model.ModelBuilder"
+    rope: Rope = field(default_factory=lambda: Rope(10000.0, "default", {}))
+
+
+class ModelBuilder(GPTModelBuilder):
+    """Builds Megatron's ``GPTModel`` with the model's own rope scaling and without a say for vocabulary padding."""
+
+    def build_model(self, *args: Any, **kwargs: Any) -> GPTModel:
+        model = super().build_model(*args, **kwargs)
+        config: Any = self._model_config
+        _scale_rotary_embedding(model.rotary_pos_emb, config.rope)
+        if model.post_process:
+            model.output_layer.register_forward_hook(partial(_mask_padding, config.vocab_size))
+        return model
+
+
+def model_config(args: Any, job: TrainJob) -> ModelConfig:
+    """The model's configuration for ``pretrain``, from parsed arguments.
+
+    Two things that command-line arguments cannot say are set here: the vocabulary of the config.json, which the builder
+    pads, and a fractional rotary base (``--rotary-base`` is an integer).
     """
-    from megatron.training.argument_utils import gpt_config_from_args
-
     arguments: Mapping[str, Any] = megatron_arguments(job.hf_config)
-    config = gpt_config_from_args(args)
+    config = gpt_config_from_args(args, model_config_cls=ModelConfig)
     config.vocab_size = job.vocab_size
     config.should_pad_vocab = True
     config.rotary_base = arguments["rotary_base"]
-    config.rope_scaling_factor = arguments.get("rope_scaling_factor", config.rope_scaling_factor)
-    config.pre_wrap_hooks = [*config.pre_wrap_hooks, lambda models: _ignore_padding(models, job.vocab_size)]
+    config.rope = rope_of(job.hf_config)
     if config.transformer.transformer_impl == "local":
         from pamp_pipelines.training.layers import local_block_spec
 
@@ -36,25 +62,29 @@ def model_config(args: Any, job: TrainJob) -> Any:
     return config
 
 
-def _ignore_padding(models: list[Any], vocab_size: int) -> list[Any]:
+def _scale_rotary_embedding(embedding: RotaryEmbedding, rope: Rope) -> None:
+    """Stretch the inverse frequencies as Llama 3.1 does, with the model's own constants.
+
+    Megatron's arguments reach neither the factor (``gpt_config_from_args`` drops it, 8 is used) nor the three other
+    constants; its function takes them all.
+    """
+    if rope.kind != "llama3":
+        return
+    constants = {name: rope.scaling[name] for name in LLAMA3_SCALING}
+    plain = RotaryEmbedding(2 * len(embedding.inv_freq), 1.0, rotary_base=rope.theta, cp_group=embedding.cp_group)
+    embedding.inv_freq = embedding._apply_scaling(plain.inv_freq.to(embedding.inv_freq.device), **constants)
+
+
+def _mask_padding(vocab_size: int, layer: torch.nn.Module, inputs: Any, outputs: tuple[torch.Tensor, Any]) -> None:
     """Keep the rows that pad the vocabulary out of the softmax.
 
     Megatron pads the embedding to a multiple of 128 x tensor parallel size and lets the logits of the padding take part
-    in the loss: it would depend on the parallel sizes and differ from Hugging Face's, which knows no padding.
+    in the loss, which would then depend on the parallel sizes and differ from Hugging Face's, which knows no padding.
     """
-    import torch
-    from megatron.core import mpu
-
-    def mask(layer: torch.nn.Module, inputs: Any, outputs: tuple[torch.Tensor, Any]) -> None:
-        logits_SBV = outputs[0]
-        columns = logits_SBV.size(-1)
-        # each tensor-parallel rank has a stretch of columns; padding ends the last one or, with few rows, the last ones
-        first = mpu.get_tensor_model_parallel_rank() * columns
-        valid = min(max(vocab_size - first, 0), columns)
-        if valid < columns:
-            logits_SBV[..., valid:] = torch.finfo(logits_SBV.dtype).min
-
-    for model in models:
-        if model.post_process:
-            model.output_layer.register_forward_hook(mask)
-    return models
+    logits_SBV = outputs[0]
+    columns = logits_SBV.size(-1)
+    # each tensor-parallel rank has a stretch of columns; padding ends the last one or, with few rows, the last ones
+    first = mpu.get_tensor_model_parallel_rank() * columns
+    valid = min(max(vocab_size - first, 0), columns)
+    if valid < columns:
+        logits_SBV[..., valid:] = torch.finfo(logits_SBV.dtype).min

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from pathlib import Path
 from typing import Any
 
-from pamp_pipelines.lake.atomic import write_bytes
 from pamp_pipelines.lake.events import EventLog
-from pamp_pipelines.training.checkpoints import checkpoint_path, is_complete, tracked_iteration
 from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.metrics import cut_metrics
+from pamp_pipelines.training.saved import Saved
 
 _LOSS = "lm loss"
 _VALIDATION = f"{_LOSS} validation-"
@@ -43,12 +42,13 @@ class Reporter:
         self.heldout_tokens = heldout_tokens
         self.events = EventLog(job.events_path)
         self._scalars: dict[str, float] = {}
-        self._announced = tracked_iteration(job.checkpoints_dir)
+        self._saved = Saved(job.checkpoints_dir)
+        self._announced = self._saved.tracker()
         self._last_event = 0.0
 
     def started(self, iteration: int) -> None:
         """The run goes on after ``iteration``: what an earlier process recorded beyond it will be recorded again."""
-        _keep_until(self.job.metrics_path, iteration)
+        cut_metrics(self.job.metrics_path, iteration)
         self.events.write(
             "started",
             run=self.job.name,
@@ -100,13 +100,10 @@ class Reporter:
 
     def announce_checkpoint(self) -> None:
         """Report the newest checkpoint, once the tracker names it and it is complete."""
-        iteration = tracked_iteration(self.job.checkpoints_dir)
-        if iteration is None or iteration == self._announced:
-            return
-        path = checkpoint_path(self.job.checkpoints_dir, iteration)
-        if is_complete(path):
+        iteration = self._saved.tracker()
+        if iteration is not None and iteration != self._announced and self._saved.complete(iteration):
             self._announced = iteration
-            self.events.write("checkpoint", iteration=iteration, path=str(path))
+            self.events.write("checkpoint", iteration=iteration, path=str(self._saved.dir(iteration)))
 
     def finished(self, iteration: int) -> None:
         """The run is complete."""
@@ -132,17 +129,6 @@ class TeeWriter:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
-
-
-def _keep_until(path: Path, iteration: int) -> None:
-    """Drop records after ``iteration``, and a line that a killed process left unfinished."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return
-    kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["iteration"] <= iteration]
-    if kept != lines:
-        write_bytes(path, b"".join(kept))
 
 
 def _finite(value: float) -> float | None:

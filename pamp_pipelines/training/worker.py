@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError, PampError
-from pamp_pipelines.training.checkpoints import TRACKER, recover, tracked_iteration
+from pamp_pipelines.training.checkpoints import TRACKER, tracked_iteration
 from pamp_pipelines.training.job import TrainJob, read_job
+from pamp_pipelines.training.saved import Saved
 
 EXIT_INPUT = 2
 """The job or a file that it names is wrong: a retry cannot help."""
@@ -28,18 +29,12 @@ def main(job_path: Path) -> int:
     try:
         job = read_job(job_path)
         _check(job)
-        if _rank() == 0:
-            recover(job.checkpoints_dir)
         if tracked_iteration(job.checkpoints_dir) == job.iterations:
             return 0
         return _train(job)
     except PampError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_INPUT
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
 
 
 def _check(job: TrainJob) -> None:
@@ -53,6 +48,19 @@ def _check(job: TrainJob) -> None:
         raise InputError(f"{job.template_dir / 'config.json'}: cannot be trained: {'; '.join(problems)}")
     if job.pretrained_checkpoint is not None and not (job.pretrained_checkpoint / TRACKER).is_file():
         raise InputError(f"{job.pretrained_checkpoint / TRACKER}: missing; import the model again")
+    _check_resume_point(Saved(job.checkpoints_dir))
+
+
+def _check_resume_point(saved: Saved) -> None:
+    """What the tracker names must be whole: Megatron ends with status 0 on an empty tracker.
+
+    ``run.train`` repairs the directory before it starts this process.
+    """
+    iteration = saved.tracker()
+    if iteration is None and (saved.root / TRACKER).exists():
+        raise InputError(f"{saved.root / TRACKER}: names no iteration; `pamp train` repairs it")
+    if iteration is not None and (problem := saved.problem(iteration)) is not None:
+        raise InputError(f"{problem}; `pamp train` resumes from the one before")
 
 
 def _train(job: TrainJob) -> int:

@@ -8,9 +8,8 @@ from typing import Any
 from pamp_pipelines.conversion.architectures.table import Config, Value
 from pamp_pipelines.errors import InputError
 
-# megatron-core 0.19.2: `gpt_config_from_args` copies --use-rope-scaling but not --rope-scaling-factor, so every model
-# gets GPTModelConfig's default of 8; RotaryEmbedding._apply_scaling fixes the three other constants in its signature.
-_APPLIED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""Constants of Llama 3.1's scaling."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,10 @@ def rope_of(config: Config) -> Rope:
     if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
         raise InputError(f"config.json: rope_theta is {theta!r}; expected a positive number")
     kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
-    return Rope(
-        float(theta), kind, {k: v for k, v in parameters.items() if k not in ("rope_theta", "rope_type", "type")}
-    )
+    scaling = {k: v for k, v in parameters.items() if k not in ("rope_theta", "rope_type", "type")}
+    if kind == "llama3" and config.get("original_max_position_embeddings") is not None:
+        scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return Rope(float(theta), kind, scaling)
 
 
 def rope_arguments(config: Config) -> dict[str, Value]:
@@ -60,20 +60,14 @@ def rope_unsupported(config: Config) -> list[str]:
     """Rotary settings that Megatron's training loop would silently replace by its own."""
     rope = rope_of(config)
     problems = []
-    if not rope.theta.is_integer():
-        problems.append(f"rope_theta is {rope.theta}: Megatron's --rotary-base is an integer")
     partial = config.get("partial_rotary_factor", rope.scaling.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
         problems.append(f"partial_rotary_factor is {partial}: the tables describe whole rotary heads")
     if rope.kind == "llama3":
-        given = dict(rope.scaling)
-        if config.get("original_max_position_embeddings") is not None:
-            given["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-        for field, applied in _APPLIED.items():
-            if given.get(field) != applied:
-                problems.append(
-                    f"rope scaling {field} is {given.get(field)}: Megatron's training loop always applies {applied:g}"
-                )
+        for field in LLAMA3_SCALING:
+            value = rope.scaling.get(field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                problems.append(f"rope scaling {field} is {value!r}: Llama 3's scaling needs a positive number")
     elif rope.kind != "default":
         problems.append(f"rope scaling of type {rope.kind!r}: Megatron's training loop has only that of Llama 3")
     return problems
