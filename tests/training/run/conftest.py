@@ -1,4 +1,4 @@
-"""A job whose worker is a stand-in: it writes checkpoints, metrics and events as Megatron's does, and fails on request."""
+"""A job whose worker is a stand-in: it writes checkpoints, metrics and events as Megatron's does, and can fail."""
 
 import json
 import textwrap
