@@ -56,7 +56,8 @@ def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
             for name, points in curves.items()
             if points
         }
-        panels.append((run, "loss, nats a token", series))
+        model, _, config = run.partition(" · ")
+        panels.append((model, f"{config}   loss, nats a token", series))
     return _draw(panels, ["training", "validation"], "tokens trained on", legend=True, dense={"training"})
 
 
@@ -127,7 +128,8 @@ def _figure(panels: int, legend: bool) -> Figure:
     mpl.rcParams["axes.unicode_minus"] = False
     columns = min(3, max(1, panels))
     rows = max(1, math.ceil(panels / columns))
-    figure = Figure(figsize=(4.2 * columns + 0.3, 2.9 * rows + (0.45 if legend else 0.1)), facecolor="white")
+    width = {1: 6.4, 2: 10.5}.get(columns, 12.4)
+    figure = Figure(figsize=(width, 2.9 * rows + (0.45 if legend else 0.1)), facecolor="white")
     figure.subplots(rows, columns, squeeze=False)
     top = 1 - (0.45 if legend else 0.05) / figure.get_figheight()
     figure.set_layout_engine("constrained", rect=(0, 0, 1, top), w_pad=0.12, h_pad=0.1)
@@ -162,7 +164,8 @@ def _panel(
         axis.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     elif values and max(values) <= 1 and min(values) >= 0:
-        axis.set_ylim(-0.02, max(0.1, max(values) * 1.25))
+        tops = [y + (error or 0.0) for points in series.values() for _, y, error in points]
+        axis.set_ylim(-0.02, max(0.1, max(tops) * 1.1))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     axis.grid(color=GRID, linewidth=0.8)

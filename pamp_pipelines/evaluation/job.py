@@ -53,7 +53,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
             declared := catalog.evaluation(name),
             subject,
             lake.scores_dir(key, name),
-            _rows(catalog, name, declared, training),
+            _rows(catalog, lake, name, declared, training),
             root,
         )
         for name in evaluations
@@ -79,7 +79,7 @@ def _export(lake: Lake, key: CheckpointKey) -> Artifact:
     return export
 
 
-def _rows(catalog: Catalog, name: str, declared: Evaluation, training: TrainJob) -> dict[str, list[Path]]:
+def _rows(catalog: Catalog, lake: Lake, name: str, declared: Evaluation, training: TrainJob) -> dict[str, list[Path]]:
     """Files of local rows by task; ``held_out`` are those of every corpus of the run, in its order."""
     rows: dict[str, list[Path]] = {}
     for task, source in declared.data.items():
@@ -88,7 +88,9 @@ def _rows(catalog: Catalog, name: str, declared: Evaluation, training: TrainJob)
         if source != HELD_OUT:
             rows[task] = [catalog.project.resolve(source)]
             continue
-        rows[task] = [shards.prefix.parent / HELD_OUT_FILE for shards in training.heldout]
+        # by folder name, not by the absolute path in the job: a lake may have moved since
+        folders = [lake.shards_dir(shards.corpus, shards.prefix.parent.name) for shards in training.heldout]
+        rows[task] = [folder / HELD_OUT_FILE for folder in folders]
         if not rows[task]:
             raise InputError(
                 f"{catalog.file_of('evaluation', name)}: data.{task}: the corpora of {training.name} hold out nothing; "

@@ -10,13 +10,15 @@ Imported by the worker alone: it loads torch and transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
 from pydantic import BaseModel
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pamp_pipelines.errors import InputError
@@ -110,20 +112,23 @@ class ScoredModel(HFLM):
         texts = [request.args[0] for request in requests]
         # One window a max_length of tokens: what `utils.get_rolling_token_windows` makes of them.
         windows = sum(max(1, -(-len(self._document_tokens(text)) // self.max_length)) for text in texts)
-        self._start("loglikelihood_rolling", windows)
-        before, self.add_bos_token = self.add_bos_token, False
+        before = self.add_bos_token, self.logits_cache
+        # The cache merges windows of equal tokens that are split elsewhere into context and continuation, and then
+        # scores the wrong positions (lm-eval 0.4.13, Collator.get_cache): in repetitive text the total comes out wrong.
+        self.add_bos_token, self.logits_cache = False, False
         try:
-            return super().loglikelihood_rolling(requests, disable_tqdm=True)
+            with self._counted("loglikelihood_rolling", windows):
+                return super().loglikelihood_rolling(requests, disable_tqdm=True)
         finally:
-            self.add_bos_token = before
+            self.add_bos_token, self.logits_cache = before
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        self._start("loglikelihood", len(requests))
-        return super().loglikelihood(requests, disable_tqdm=True)
+        with self._counted("loglikelihood", len(requests)):
+            return super().loglikelihood(requests, disable_tqdm=True)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        self._start("generate_until", len(requests))
-        return super().generate_until(requests, disable_tqdm=True)
+        with self._counted("generate_until", len(requests)):
+            return super().generate_until(requests, disable_tqdm=True)
 
     def document_length(self, text: str) -> int:
         """Tokens of a document as scored: nothing added."""
@@ -142,9 +147,13 @@ class ScoredModel(HFLM):
         self._advance(context.shape[0])
         return tokens
 
-    def _start(self, kind: str, all: int) -> None:
+    @contextlib.contextmanager
+    def _counted(self, kind: str, all: int) -> Iterator[None]:
+        """Report the first and the last; in between ``_advance`` does, which misses requests that lm-eval merges."""
         self._kind, self._done, self._all = kind, 0, all
         self._progress(kind, 0, all)
+        yield
+        self._progress(kind, all, all)
 
     def _advance(self, rows: int) -> None:
         self._done = min(self._done + rows, self._all)
@@ -163,7 +172,7 @@ def load_model(directory: Path, prefix: str | int | None, dtype: str, device: st
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, **local)
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, use_safetensors=True, **local)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{directory}: transformers cannot load this model: {error}") from error
     policy = token_policy(tokenizer, prefix, model.get_input_embeddings().num_embeddings)
     if tokenizer.pad_token_id is None:

@@ -158,7 +158,7 @@ def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) 
     return Cell(
         value=value,
         text=number(value),
-        error=f"± {number(error)}" if error is not None else "",
+        error=f"± {two_digits(error)}" if error is not None else "",
         limit=f"{int(row['n'])} of {int(row['n_available'])}" if cut else "",
         change=change,
         verdict=verdict,
@@ -171,6 +171,8 @@ def _change(row: Mapping[Any, Any], start: Mapping[Any, Any]) -> tuple[str, str]
     if row is start or row["score_id"] == start["score_id"]:
         return "", ""
     difference = float(row["value"]) - float(start["value"])
+    if difference == 0:
+        return "", ""
     text = f"{difference / float(start['value']):+.1%}" if abs(float(start["value"])) > 1 else f"{difference:+.3g}"
     errors = [float(r["stderr"]) for r in (row, start) if given(r["stderr"])]
     if abs(difference) <= 2 * math.hypot(*errors):
@@ -186,6 +188,14 @@ def number(value: float) -> str:
         return f"{value:.3e}"
     digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 1
     return f"{value:,.{min(digits, 4)}f}"
+
+
+def two_digits(value: float) -> str:
+    """Two significant digits and never an exponent, as standard errors are written."""
+    if value <= 0:
+        return "0"
+    digits = 1 - math.floor(math.log10(value))
+    return f"{round(value, digits):,.{max(0, digits)}f}"
 
 
 def origins(long: pd.DataFrame, artifacts: Mapping[str, Artifact], index: Index) -> Iterator[dict[str, Any]]:

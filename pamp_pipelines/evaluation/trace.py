@@ -104,12 +104,12 @@ def trace(artifact: Path | str, lake: Lake) -> list[Ancestor]:
 
 
 def _start(artifact: Path | str, lake: Lake, index: Index) -> tuple[Path, Manifest]:
+    text = str(artifact)
     path = Path(artifact)
-    if path.is_dir():
+    if text and (path / MANIFEST).is_file():
         return path / MANIFEST, read_manifest(path / MANIFEST)
     if path.is_file():
         return path, read_manifest(path)
-    text = str(artifact)
     if text.count("/") == 3:
         file = lake.kept_record(CheckpointKey.parse(text))
         return file, read_manifest(file)

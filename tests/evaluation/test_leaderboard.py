@@ -1,0 +1,93 @@
+import re
+
+import pandas as pd
+import pytest
+
+from pamp_pipelines.evaluation.leaderboard import build_leaderboard
+from pamp_pipelines.lake.events import Event
+from pamp_pipelines.lake.store import CheckpointKey
+
+TINY0 = CheckpointKey("tiny", "poems-fast", 1, 0)
+TINY50 = CheckpointKey("tiny", "poems-fast", 1, 50)
+BIG50 = CheckpointKey("大模型", "续写", 1, 50)
+
+
+@pytest.fixture
+def filled(builder):
+    for key, perplexity, accuracy in ((TINY0, 900.0, 0.0), (TINY50, 300.0, 0.25), (BIG50, 40.0, 0.5)):
+        values = {"word_perplexity": (perplexity, perplexity / 50), "bits_per_byte": (perplexity**0.2, 0.01)}
+        builder.scores(key, "heldout", "heldout_perplexity", values)
+        if key is not BIG50:
+            values = {"exact_match": (accuracy, 0.09), "math_verify": (accuracy, 0.09)}
+            builder.scores(key, "sums", "arithmetic_boxed", values, limit=4, n=4, n_available=96)
+    losses = [
+        {"iteration": i, "loss": 7.0 / i, "validation_loss": 8.0 / i if i % 10 == 0 else None} for i in range(1, 51)
+    ]
+    builder.metrics(TINY50, losses)
+    return builder
+
+
+def test_tables_hold_every_score(filled):
+    artifact = build_leaderboard(filled.lake)
+    long = pd.read_parquet(artifact.path / "leaderboard.parquet")
+    assert len(long) == 3 * 2 + 2 * 2 == artifact.manifest.stats["rows"]
+    wide = pd.read_csv(artifact.path / "leaderboard.csv")
+    assert list(zip(wide["model"], wide["step"], strict=True)) == [("tiny", 0), ("tiny", 50), ("大模型", 50)]
+    assert wide["heldout/heldout_perplexity/word_perplexity"].tolist() == [900.0, 300.0, 40.0]
+    assert wide["sums/arithmetic_boxed/exact_match"].tolist()[:2] == [0.0, 0.25]
+    assert wide["sums/arithmetic_boxed/exact_match"].isna().tolist() == [False, False, True]
+
+
+def test_page_is_self_contained_and_complete(filled):
+    html = (build_leaderboard(filled.lake).path / "index.html").read_text()
+    assert not re.search(r"""(src|href)=["'](?!data:)""", html)
+    assert "@import" not in html and "url(" not in html
+    assert "4 of 96" in html, "a limit stands beside the score that it cut"
+    assert "CC0-1.0" in html and "toktok" in html and "大模型" in html
+    for kind in ("raw_corpus", "tokenized_shards", "megatron_checkpoint", "checkpoint", "hf_export", "eval_scores"):
+        assert f"<td>{kind}" in html
+    assert "not in this lake" not in html
+    assert html.count('src="data:image/png;base64,') == 2
+    assert ">right<" in html and ">wrong<" in html
+
+
+def test_change_is_judged_by_standard_errors(filled):
+    html = (build_leaderboard(filled.lake).path / "index.html").read_text()
+    assert '<small class="better">-66.7%</small>' in html
+    assert '<small class="noise">+0.25</small>' in html, "0.25 is within two errors of hypot(0.09, 0.09) x 2 = 0.2546"
+
+
+def test_unchanged_lake_builds_nothing_and_a_new_score_does(filled):
+    first = build_leaderboard(filled.lake)
+    events: list[Event] = []
+    again = build_leaderboard(filled.lake, events.append)
+    assert again.content == first.content and not events
+    filled.scores(BIG50, "sums", "arithmetic_boxed", {"exact_match": (1.0, 0.0)})
+    third = build_leaderboard(filled.lake, events.append)
+    assert third.id != first.id and events[-1].kind == "finished"
+    assert pd.read_csv(third.path / "leaderboard.csv")["sums/arithmetic_boxed/exact_match"].tolist() == [0.0, 0.25, 1.0]
+
+
+def test_damaged_scores_are_reported_and_the_others_shown(filled):
+    (filled.lake.scores_dir(TINY0, "sums") / "scores.parquet").write_bytes(b"half a file")
+    events: list[Event] = []
+    artifact = build_leaderboard(filled.lake, events.append)
+    warning = next(event for event in events if event.kind == "warning")
+    assert "scores.parquet" in warning.data["message"]
+    assert len(pd.read_parquet(artifact.path / "leaderboard.parquet")) == 8
+
+
+def test_empty_lake_gives_a_page_that_says_so(builder):
+    artifact = build_leaderboard(builder.lake)
+    assert "There are no scores yet" in (artifact.path / "index.html").read_text()
+    assert artifact.manifest.stats["rows"] == 0
+
+
+def test_pictures_fit_into_the_event_log_and_draw_chinese(filled, recwarn):
+    artifact = build_leaderboard(filled.lake)
+    for name in ("leaderboard.png", "losses.png"):
+        assert (artifact.path / name).stat().st_size < 100_000
+    from matplotlib import font_manager
+
+    if any("CJK" in font.name or "WenQuanYi" in font.name for font in font_manager.fontManager.ttflist):
+        assert not [w for w in recwarn if "missing from" in str(w.message)]
