@@ -13,25 +13,29 @@ from pamp_pipelines.commands.progress import progress
 @click.argument("source")
 @click.argument("destination", required=False, type=click.Path(path_type=Path))
 def import_hf(project: Path | None, source: str, destination: Path | None) -> Outcome:
-    """Convert a declared model, or any Hugging Face directory without a project:
+    """Convert and verify a declared model, or convert any Hugging Face directory without a project:
 
     \b
       pamp import-hf smollm2-135m-instruct
       pamp import-hf path/to/hf-model megatron/
     """
-    from pamp_pipelines.conversion.importer import import_hf as run
-    from pamp_pipelines.conversion.job import import_job, plain_import_job
-
     if destination is not None:
-        job = plain_import_job(Path(source), destination)
-    else:
-        from pamp_pipelines.declarations.catalog import load_catalog
-        from pamp_pipelines.lake.store import Lake
+        from pamp_pipelines.conversion.importer import import_hf as convert
+        from pamp_pipelines.conversion.job import plain_import_job
 
-        found = discover(project)
-        job = import_job(load_catalog(found), Lake(found.lake), source)
+        job = plain_import_job(Path(source), destination)
+        with progress() as on_event:
+            return artifact_outcome(convert(job, on_event))
+
+    from pamp_pipelines.conversion.job import import_job
+    from pamp_pipelines.declarations.catalog import load_catalog
+    from pamp_pipelines.lake.store import Lake
+    from pamp_pipelines.verification.stages import import_and_verify
+
+    found = discover(project)
+    job = import_job(load_catalog(found), Lake(found.lake), source)
     with progress() as on_event:
-        return artifact_outcome(run(job, on_event))
+        return artifact_outcome(import_and_verify(job, on_event))
 
 
 @command("export-hf", short_help="Megatron checkpoint to Hugging Face model.")
@@ -44,25 +48,30 @@ def import_hf(project: Path | None, source: str, destination: Path | None) -> Ou
     help="Hugging Face directory with config and tokenizer. Default: hf_template/ beside the checkpoint.",
 )
 def export_hf(project: Path | None, checkpoint: str, destination: Path | None, template: Path | None) -> Outcome:
-    """Export a kept checkpoint by its key, or any checkpoint directory without a project:
+    """Export and verify a kept checkpoint by its key, or export any checkpoint directory without a project:
 
     \b
       pamp export-hf shakespeare-tiny/shakespeare-scratch/v0001/0000150
       pamp export-hf megatron/ exported/
     """
-    from pamp_pipelines.conversion.exporter import export_hf as run
-    from pamp_pipelines.conversion.job import plain_export_job
-
     if destination is not None:
-        job = plain_export_job(Path(checkpoint), destination, template)
-    else:
-        if template is not None:
-            raise click.UsageError("--template goes with CHECKPOINT DESTINATION; a key has its own template")
-        from pamp_pipelines.declarations.catalog import load_catalog
-        from pamp_pipelines.lake.store import CheckpointKey, Lake
-        from pamp_pipelines.training.resolve import export_job
+        from pamp_pipelines.conversion.exporter import export_hf as convert
+        from pamp_pipelines.conversion.job import plain_export_job
 
-        found = discover(project)
-        job = export_job(load_catalog(found), Lake(found.lake), CheckpointKey.parse(checkpoint))
+        job = plain_export_job(Path(checkpoint), destination, template)
+        with progress() as on_event:
+            return artifact_outcome(convert(job, on_event))
+
+    if template is not None:
+        raise click.UsageError("--template goes with CHECKPOINT DESTINATION; a key has its own template")
+    from pamp_pipelines.declarations.catalog import load_catalog
+    from pamp_pipelines.lake.store import CheckpointKey, Lake
+    from pamp_pipelines.training.resolve import export_job
+    from pamp_pipelines.verification.loss import loss_job
+    from pamp_pipelines.verification.stages import export_and_verify
+
+    found = discover(project)
+    catalog, lake, key = load_catalog(found), Lake(found.lake), CheckpointKey.parse(checkpoint)
+    job = export_job(catalog, lake, key)
     with progress() as on_event:
-        return artifact_outcome(run(job, on_event))
+        return artifact_outcome(export_and_verify(job, loss_job(catalog, lake, key), on_event))

@@ -1,7 +1,7 @@
 """All declarations of a project by name, read at once and reported at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pamp_pipelines.declarations.base import Declaration
@@ -82,6 +82,10 @@ class Catalog:
                 f"{self.file_of('training_config', config)}: models: {model!r} is not listed, so {config!r} does not "
                 f"train it. Add it there, or take one of {', '.join(self.models_of(config)) or 'none'}."
             )
+
+    def with_training_config(self, name: str, config: TrainingConfig) -> "Catalog":
+        """The same catalog with another training config under a name, e.g. one with ``--set`` applied."""
+        return replace(self, training_configs={**self.training_configs, name: config})
 
     def blend(self, config: str) -> dict[str, float]:
         """Corpora of a training config with weights that sum to 1, sorted by corpus."""

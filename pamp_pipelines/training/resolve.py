@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pamp_pipelines.conversion import job as conversion
 from pamp_pipelines.conversion.job import ExportJob, import_job
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.cross_checks import check_pair
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import TrainingConfig
@@ -78,13 +79,15 @@ def train_job(
     Raises:
         MissingInput: shards or the converted model are not there; names the partition as the UI does.
         VerificationFailed: an input failed a check that blocks.
-        InputError: the pair is not declared, or does not fit the profile; names the file.
+        InputError: the pair is not declared, or does not fit the model or the profile; names file and field.
     """
     catalog.require_pair(model, config)
     file = catalog.file_of("training_config", config)
     declared = apply_overrides(catalog.training_config(config), overrides, str(file))
     profile_name = profile or declared.profile
     compute = catalog.profile(profile_name)
+    catalog = catalog.with_training_config(config, declared)
+    check_pair(catalog, model, config, profile=profile_name).raise_errors()
     inputs = find_inputs(catalog, lake, model, tuple(sorted(declared.corpora)))
     parameters = resolved_parameters(declared)
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
