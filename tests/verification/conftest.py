@@ -1,0 +1,177 @@
+"""Tiny models of every family, in which no two dimensions are equal, and one process that compares all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.conversion.importer import import_hf
+from pamp_pipelines.conversion.job import plain_import_job
+from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, StoredTensor, read_checkpoint, write_index
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.verification.job import ParityCase
+from pamp_pipelines.verification.parity import forward_parity
+
+LAYERS = 3
+_SIZES: dict[str, Any] = {
+    "vocab_size": 251,
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 3.7e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+_LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 7654.0}},
+    "llama-tied": {"model_type": "llama", "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 4321.0}},
+    "llama-scaled": {
+        "model_type": "llama",
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 876.0, **_LLAMA3},
+    },
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 23456.0}},
+    # a head is 12 wide, although hidden / heads is 8
+    "qwen3": {
+        "model_type": "qwen3",
+        "tie_word_embeddings": False,
+        "head_dim": 12,
+        "rope_parameters": {"rope_theta": 9876.0},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A Hugging Face directory and its import."""
+
+    source: Path
+    artifact: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.artifact / "checkpoint" / "release"
+
+    @property
+    def template(self) -> Path:
+        return self.artifact / "hf_template"
+
+
+def write_hf_model(family: str, directory: Path) -> None:
+    """Random weights under which everything matters: norms away from 1, biases away from 0, large projections."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    changed = dict(FAMILIES[family])
+    changed["rope_parameters"] = {"rope_type": "default", **changed["rope_parameters"]}
+    config = AutoConfig.for_model(changed.pop("model_type"), **_SIZES, **changed)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean, spread = (1.0, 0.3) if "norm" in name else (0.0, 0.5 if name.endswith("bias") else 0.2)
+            parameter.normal_(mean, spread)
+    model.save_pretrained(directory)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    """Every family, converted by the importer."""
+    root = tmp_path_factory.mktemp("models")
+    made = {}
+    for family in FAMILIES:
+        model = Model(root / family, root / f"{family}-megatron")
+        write_hf_model(family, model.source)
+        import_hf(plain_import_job(model.source, model.artifact, workers=1))
+        made[family] = model
+    return made
+
+
+def with_config(model: Model, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of a model's template with another config.json."""
+    shutil.copytree(model.template, target)
+    config = json.loads((target / "config.json").read_text())
+    change(config)
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+def with_tensors(model: Model, target: Path, change: Callable[[dict[str, StoredTensor]], None]) -> Path:
+    """A copy of a model's checkpoint with another index over the same payload files."""
+    stored: StoredCheckpoint = read_checkpoint(model.checkpoint)
+    tensors = dict(stored.tensors)
+    change(tensors)
+    target.mkdir()
+    for file in model.checkpoint.glob("*.distcp"):
+        (target / file.name).symlink_to(file)
+    write_index(target, tensors.values(), stored.objects.values())
+    return target
+
+
+def swap_gate_and_up(tensors: dict[str, StoredTensor]) -> None:
+    """Let the halves of the first layer's joined projection point to each other's bytes."""
+    key = "decoder.layers.mlp.linear_fc1.weight"
+    gate, up = (chunk for chunk in tensors[key].chunks if chunk.offset[0] == 0)
+    swapped = [replace(gate, offset=up.offset), replace(up, offset=gate.offset)]
+    rest = [chunk for chunk in tensors[key].chunks if chunk.offset[0] != 0]
+    tensors[key] = replace(tensors[key], chunks=(*swapped, *rest))
+
+
+@pytest.fixture(scope="session")
+def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, CheckResult]]:
+    """Verdicts by case and check: every family as it is, and damaged in one way each. One start of Megatron for all."""
+    root = tmp_path_factory.mktemp("damaged")
+    llama, qwen2 = models["llama"], models["qwen2"]
+
+    def case(name: str, model: Model, **changes: Any) -> ParityCase:
+        fields = {"source": model.source, "checkpoint": model.checkpoint, "template": model.template, "layers": None}
+        return ParityCase(name=name, **{**fields, **changes})
+
+    bias = "decoder.layers.self_attention.linear_qkv.bias"
+    cases = [
+        *(case(family, model) for family, model in models.items()),
+        case("first 2 layers", llama, layers=2),
+        case(
+            "rotary base",
+            llama,
+            template=with_config(llama, root / "base", lambda c: c["rope_parameters"].update(rope_theta=7655.0)),
+        ),
+        case(
+            "rotary scaling",
+            models["llama-scaled"],
+            template=with_config(
+                models["llama-scaled"], root / "scaling", lambda c: c["rope_parameters"].update(factor=8.0)
+            ),
+        ),
+        case("epsilon", llama, template=with_config(llama, root / "eps", lambda c: c.update(rms_norm_eps=1e-3))),
+        case("swapped gate and up", llama, checkpoint=with_tensors(llama, root / "swap", swap_gate_and_up)),
+        case("missing bias", qwen2, checkpoint=with_tensors(qwen2, root / "bias", lambda t: t.pop(bias) and None)),
+        case("unknown bias", llama, checkpoint=with_tensors(llama, root / "extra", lambda t: _add(t, bias, qwen2))),
+        case("too few layers", llama, layers=LAYERS, checkpoint=with_tensors(llama, root / "layers", _two_layers)),
+    ]
+    found = forward_parity(cases)
+    return {name: {check.name: check for check in checks} for name, checks in found.items()}
+
+
+def _add(tensors: dict[str, StoredTensor], key: str, other: Model) -> None:
+    """A tensor that the model lacks; its bytes do not matter."""
+    weight = tensors["decoder.layers.self_attention.linear_qkv.layer_norm_weight"]
+    tensors[key] = replace(weight, key=key)
+
+
+def _two_layers(tensors: dict[str, StoredTensor]) -> None:
+    for key, tensor in tensors.items():
+        if key.startswith("decoder.layers."):
+            chunks = tuple(chunk for chunk in tensor.chunks if chunk.offset[0] < 2)
+            tensors[key] = replace(tensor, shape=(2, *tensor.shape[1:]), chunks=chunks)

@@ -1,0 +1,66 @@
+"""Megatron's forward pass against Hugging Face's: right models agree closely, each kind of damage is seen."""
+
+import pytest
+
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.verification.compare import LOGITS
+from pamp_pipelines.verification.construction import CONSTRUCTION
+from tests.verification.conftest import FAMILIES
+
+Verdicts = dict[str, dict[str, CheckResult]]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_converted_model_is_the_same_model(verdicts: Verdicts, family: str) -> None:
+    logits = verdicts[family][LOGITS]
+    assert logits.passed, logits.description
+    assert logits.metadata["max_abs_diff"] < 2e-5
+    assert logits.metadata["max_abs_logit"] > 1.0, "a difference is small beside logits of some size only"
+    assert logits.metadata["positions"] >= 64
+    assert verdicts[family][CONSTRUCTION].passed, verdicts[family][CONSTRUCTION].description
+
+
+def test_positions_beyond_the_original_context_are_compared(verdicts: Verdicts) -> None:
+    assert verdicts["llama-scaled"][LOGITS].metadata["positions"] == 32 + 64
+
+
+def test_the_first_layers_alone_can_be_compared(verdicts: Verdicts) -> None:
+    logits = verdicts["first 2 layers"][LOGITS]
+    assert logits.passed, logits.description
+    assert logits.metadata["layers"] == 2
+    assert verdicts["first 2 layers"][CONSTRUCTION].passed
+
+
+@pytest.mark.parametrize(
+    ("damage", "fact"),
+    [("rotary base", "inverse frequencies"), ("rotary scaling", "inverse frequencies"), ("epsilon", "norm epsilons")],
+)
+def test_another_config_in_the_artifact_is_seen_in_the_construction_and_in_the_logits(
+    verdicts: Verdicts, damage: str, fact: str
+) -> None:
+    construction, logits = verdicts[damage][CONSTRUCTION], verdicts[damage][LOGITS]
+    assert not construction.passed
+    assert fact in construction.description
+    assert not logits.passed
+
+
+def test_swapped_projections_are_seen_in_the_logits_alone(verdicts: Verdicts) -> None:
+    assert verdicts["swapped gate and up"][CONSTRUCTION].passed
+    assert not verdicts["swapped gate and up"][LOGITS].passed
+    assert verdicts["swapped gate and up"][LOGITS].metadata["top1_agreement"] < 0.9
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("missing bias", "linear_qkv.bias is missing"),
+        ("unknown bias", "linear_qkv.bias is not in Megatron's model"),
+        ("too few layers", "holds 2 layers; 3 were asked for"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(verdicts: Verdicts, damage: str, words: str) -> None:
+    logits = verdicts[damage][LOGITS]
+    assert not logits.passed
+    assert words in logits.description
