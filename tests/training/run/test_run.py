@@ -13,6 +13,7 @@ from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.training import run
+from pamp_pipelines.training.checkpoints import tracked_iteration
 from pamp_pipelines.training.lease import LeaseTaken, lease
 
 
@@ -188,7 +189,7 @@ def test_a_killed_caller_keeps_the_lease_until_its_worker_is_dead_then_a_retry_g
     )
     caller = subprocess.Popen([sys.executable, "-c", script, str(file)])
     deadline = time.monotonic() + 60
-    while not (job.metrics_path.exists() and len(bench.iterations()) == 6):
+    while tracked_iteration(job.checkpoints_dir) != 6:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     caller.kill()
