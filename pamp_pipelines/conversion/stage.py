@@ -17,7 +17,7 @@ from pamp_pipelines.lake.events import OnEvent, event
 from pamp_pipelines.lake.manifest import MANIFEST, CheckResult
 from pamp_pipelines.launchers import run_worker
 
-Stage = Literal["import", "export", "verify"]
+Stage = Literal["import", "export"]
 
 Verify = Callable[[Path], Sequence[CheckResult]]
 """Judges the finished files of a conversion, before they get their final name; the verdicts go into the manifest."""

@@ -4,7 +4,7 @@ Shape legend: L layers 3, H hidden 48, F ffn 92, V vocab 251, D head 20, Q queri
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,9 @@ def megatron_weights(hf: dict[str, torch.Tensor], family: str, tied: bool) -> di
             stacked.append(torch.cat([q, k, v], dim=1).reshape(-1, *rest))
         return torch.stack(stacked)
 
-    gate_up = [torch.cat(pair) for pair in zip(layers("mlp.gate_proj.weight"), layers("mlp.up_proj.weight"), strict=True)]
+    gate_up = [
+        torch.cat(pair) for pair in zip(layers("mlp.gate_proj.weight"), layers("mlp.up_proj.weight"), strict=True)
+    ]
     prefix = "decoder.layers."
     expected = {
         "embedding.word_embeddings.weight": hf["model.embed_tokens.weight"],
@@ -149,7 +151,7 @@ def load_checkpoint() -> Callable[[Path], dict[str, torch.Tensor]]:
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs workers inside the test's own process: what is tested is the conversion, and a start costs a second."""
     from pamp_pipelines.conversion import stage, worker
     from pamp_pipelines.errors import WorkerFailed
@@ -165,7 +167,6 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise WorkerFailed(str(events[-1].data["message"]), code)
 
     monkeypatch.setattr(stage, "run_worker", run)
-    yield
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_template_is_the_source_without_weights(build: Any, imported: Callable[.
     extra = {
         "tokenizer.model": b"\x00\x01spm",
         "tokenizer.json": b"{}",
-        "chat_template.jinja": "{{ x }}\n".encode(),
+        "chat_template.jinja": b"{{ x }}\n",
         "qwen.tiktoken": b"IQ== 0\n",
         "LICENSE": b"Apache\n",
     }
