@@ -1,11 +1,12 @@
 """Reading documents out of source files. Every row is either a document or dropped for a named reason."""
 
+import io
 import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -86,7 +87,9 @@ def read_documents(file: SourceFile, rules: ReadingRules) -> Iterator[Document |
     read = {"jsonl": _read_jsonl, "parquet": _read_parquet, "text": _read_text}[rules.format]
     try:
         with open_source(file.url) as raw:
-            for row in read(raw, file.name, rules.text_field):
+            # only as far as the file was pinned: one that grows faster than it is read would never end
+            pinned = raw if rules.format == "parquet" else cast(BinaryIO, _Head(raw, file.bytes))
+            for row in read(pinned, file.name, rules.text_field):
                 if isinstance(row, Dropped) and row.reason != "empty" and rules.on_error == "stop":
                     raise InputError(
                         f"{file.name}: row {row.index + 1}: {row.detail} ({row.reason}). "
@@ -98,6 +101,23 @@ def read_documents(file: SourceFile, rules: ReadingRules) -> Iterator[Document |
             f"{file.name}: cannot be read to its end ({type(error).__name__}: {error}). "
             "The file is damaged, cut off or not what its suffix says; fetch it again."
         ) from error
+
+
+class _Head(io.RawIOBase):
+    """The first ``size`` bytes of a stream."""
+
+    def __init__(self, raw: BinaryIO, size: int) -> None:
+        self._raw = raw
+        self._left = size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview | bytearray", /) -> int:  # type: ignore[override]
+        data = self._raw.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
 
 
 def _read_jsonl(raw: BinaryIO, name: str, field: str) -> Iterator[Document | Dropped]:
