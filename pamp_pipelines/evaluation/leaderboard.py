@@ -37,11 +37,7 @@ def build_leaderboard(lake: Lake, on_event: OnEvent = ignore) -> Artifact:
     """
     artifacts = list(lake.artifacts(SCORES_KIND))
     runs = training_runs(lake)
-    parameters = {
-        "contents": [artifact.content for artifact in artifacts],
-        "metrics": {name: sha256_file(folder / METRICS) for name, folder in runs.items()},
-    }
-    id = artifact_id(KIND, STAGE_VERSION, [artifact.id for artifact in artifacts], parameters)
+    id = _identity(artifacts, runs)
     final = lake.reports_dir
     with lock(final):
         if found := find(final, id):
@@ -51,6 +47,19 @@ def build_leaderboard(lake: Lake, on_event: OnEvent = ignore) -> Artifact:
             _write(draft.dir, draft.stats, lake, artifacts, runs, on_event)
     on_event(event("finished", stage=KIND, **draft.stats))
     return draft.artifact
+
+
+def leaderboard_id(lake: Lake) -> str:
+    """Identity of the leaderboard that the lake's scores and runs would make now."""
+    return _identity(list(lake.artifacts(SCORES_KIND)), training_runs(lake))
+
+
+def _identity(artifacts: list[Artifact], runs: Mapping[str, Path]) -> str:
+    parameters = {
+        "contents": [artifact.content for artifact in artifacts],
+        "metrics": {name: sha256_file(folder / METRICS) for name, folder in runs.items()},
+    }
+    return artifact_id(KIND, STAGE_VERSION, [artifact.id for artifact in artifacts], parameters)
 
 
 def _write(

@@ -40,14 +40,13 @@ def build_definitions(project: Project) -> dg.Definitions:
 def assets(catalog: Catalog) -> list[dg.AssetsDefinition | dg.AssetSpec]:
     """The graph, upstream first."""
     keys = partitions(catalog)
-    graph: list[dg.AssetsDefinition | dg.AssetSpec] = [
+    return [
         raw_corpus_asset(catalog, keys),
         tokenized_shards_asset(catalog, keys),
         megatron_checkpoint_asset(catalog, keys),
         pretrained_checkpoint_asset(catalog, keys),
         checkpoint_spec(catalog),
         hf_export_asset(catalog),
+        *([eval_scores_asset(catalog)] if catalog.evaluations else []),
+        leaderboard_asset(catalog),
     ]
-    if catalog.evaluations:
-        graph += [eval_scores_asset(catalog), leaderboard_asset(catalog)]
-    return graph

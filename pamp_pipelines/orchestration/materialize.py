@@ -71,6 +71,7 @@ def materialize(
         InputError: no such asset or partition.
         PampError: a stage failed; what it said.
         VerificationFailed: an artifact failed a blocking check.
+        KeyboardInterrupt: the run was interrupted; it is recorded as canceled.
     """
     everything = asset is None or all_partitions
     pamp = ProjectResource(root=str(project.root))
@@ -129,6 +130,8 @@ class _Runner:
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
         except dg.Failure as failure:
+            if isinstance(failure.__cause__, dg.DagsterExecutionInterruptedError):
+                raise KeyboardInterrupt from failure
             raise _cause(failure) from failure
         except dg.DagsterError as error:
             if type(error).__name__ != "DagsterAssetCheckFailedError":  # not exported by dagster

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.errors import InputError
 
 CHECKPOINT_PARTITIONS = "checkpoint"
 """Name of the dynamic partitions; it is global in a Dagster instance."""
@@ -25,28 +26,47 @@ class Partitions:
     model: dg.StaticPartitionsDefinition
     corpus_model: dg.MultiPartitionsDefinition
     model_training_config: dg.MultiPartitionsDefinition
-    shards_of_run: dg.MultiPartitionMapping
+    by_corpus: dg.PartitionMapping | None
+    """From ``corpus`` to ``corpus|model``; None lets Dagster find the shared dimension."""
+    by_model: dg.PartitionMapping | None
+    """From ``model`` to ``model|training_config``."""
+    by_blend: dg.PartitionMapping
     """From ``corpus|model`` to ``model|training_config``: model by identity, corpus to the configs that blend it."""
 
 
 def partitions(catalog: Catalog) -> Partitions:
-    corpus = dg.StaticPartitionsDefinition(list(catalog.corpora))
-    model = dg.StaticPartitionsDefinition(list(catalog.models))
-    training_config = dg.StaticPartitionsDefinition(list(catalog.training_configs))
+    """Raises InputError for names that Dagster could not tell apart."""
+    corpora, models, configs = list(catalog.corpora), list(catalog.models), list(catalog.training_configs)
+    corpus, model = dg.StaticPartitionsDefinition(corpora), dg.StaticPartitionsDefinition(models)
+    training_config = dg.StaticPartitionsDefinition(configs)
     configs_of_corpus = {
         name: [config for config, declared in catalog.training_configs.items() if name in declared.corpora]
-        for name in catalog.corpora
+        for name in corpora
     }
     return Partitions(
         corpus=corpus,
         model=model,
         corpus_model=dg.MultiPartitionsDefinition({"corpus": corpus, "model": model}),
         model_training_config=dg.MultiPartitionsDefinition({"model": model, "training_config": training_config}),
-        shards_of_run=_shards_of_run(configs_of_corpus),
+        by_corpus=_shared_dimension("corpora", corpora, "models", models),
+        by_model=_shared_dimension("models", models, "training_configs", configs),
+        by_blend=_by_blend(configs_of_corpus),
     )
 
 
-def _shards_of_run(configs_of_corpus: dict[str, list[str]]) -> dg.MultiPartitionMapping:
+def _shared_dimension(kind: str, names: list[str], other: str, other_names: list[str]) -> dg.AllPartitionMapping | None:
+    """Dagster finds the dimension that two assets share by comparing the keys, even where the dimension is named."""
+    if names != other_names:
+        return None
+    if names:
+        raise InputError(
+            f"assets/{kind} and assets/{other} declare the very same names ({', '.join(names)}), and Dagster cannot tell "
+            f"such dimensions of a partition apart. Rename one of the files, e.g. {names[0]}-1.yaml."
+        )
+    return dg.AllPartitionMapping()  # of nothing
+
+
+def _by_blend(configs_of_corpus: dict[str, list[str]]) -> dg.MultiPartitionMapping:
     """The one beta API in use: nothing else maps between two grids, and the default finds no upstream at all."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Class `MultiPartitionMapping` is currently in beta", dg.BetaWarning)

@@ -19,18 +19,18 @@ def schedules(catalog: Catalog) -> list[dg.ScheduleDefinition]:
 
 
 def _schedule(config: str, cron: str, models: list[str]) -> dg.ScheduleDefinition:
-    def requests(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
-        at = context.scheduled_execution_time.isoformat()
-        return [_request(at, multi_key(model=model, training_config=config)) for model in models]
-
-    return dg.ScheduleDefinition(
+    @dg.schedule(
         name=f"retrain_{re.sub(r'[^A-Za-z0-9]', '_', config)}",
         job_name=TRAIN,
         cron_schedule=cron,
-        execution_fn=requests,
         default_status=dg.DefaultScheduleStatus.STOPPED,
         description=f"Trains a new version of {', '.join(models)} with {config}.",
     )
+    def retrain(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+        at = context.scheduled_execution_time.isoformat()
+        return [_request(at, multi_key(model=model, training_config=config)) for model in models]
+
+    return retrain
 
 
 def _request(at: str, partition: str) -> dg.RunRequest:

@@ -7,6 +7,7 @@ from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.errors import MissingInput, VerificationFailed
 from pamp_pipelines.evaluation.job import evaluate_job
+from pamp_pipelines.evaluation.leaderboard import leaderboard_id
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.chain import Selection
@@ -50,7 +51,6 @@ def _wanted(catalog: Catalog, lake: Lake, selection: Selection, partition: str) 
             scoring = evaluate_job(catalog, lake, CheckpointKey.parse(partition), list(selection.evaluations))
             return [(spec.output, spec.id) for spec in scoring.evaluations]
         case "leaderboard":
-            board = leaderboard_job(lake)
-            return [(board.output, board.id)]
+            return [(lake.reports_dir, leaderboard_id(lake))]
         case stage:
             raise AssertionError(stage)

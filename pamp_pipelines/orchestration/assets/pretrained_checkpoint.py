@@ -45,8 +45,8 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
     @dg.asset(
         partitions_def=partitions.model_training_config,
         deps=[
-            dg.AssetDep("tokenized_shards", partition_mapping=partitions.shards_of_run),
-            "megatron_checkpoint",
+            dg.AssetDep("tokenized_shards", partition_mapping=partitions.by_blend),
+            dg.AssetDep("megatron_checkpoint", partition_mapping=partitions.by_model),
         ],
         group_name="training",
         kinds={"megatron", "pytorch"},

@@ -16,7 +16,7 @@ from pamp_pipelines.tokenization.job import tokenize_job
 def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
     @dg.asset(
         partitions_def=partitions.corpus_model,
-        deps=["raw_corpus"],
+        deps=[dg.AssetDep("raw_corpus", partition_mapping=partitions.by_corpus)],
         group_name="data",
         kinds={"python", "huggingface", "megatron"},
         owners=owners([*catalog.corpora.values(), *catalog.models.values()]),

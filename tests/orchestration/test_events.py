@@ -1,0 +1,57 @@
+import dagster as dg
+
+from pamp_pipelines.lake.events import Event, event
+from pamp_pipelines.orchestration.events import Reporter, listener
+
+
+def run_with(events: list[tuple[float, Event]]) -> dg.ExecuteInProcessResult:
+    """Hand ``events`` to a reporter inside a run; each comes with the clock's time in seconds."""
+    now = 0.0
+
+    @dg.asset
+    def trained(context: dg.AssetExecutionContext) -> None:
+        nonlocal now
+        reporter = Reporter(context, dg.AssetKey("trained"), clock=lambda: now)
+        for time, one in events:
+            now = time
+            reporter(one)
+        reporter.close()
+
+    return dg.materialize([trained])
+
+
+def observed(result: dg.ExecuteInProcessResult) -> list[float]:
+    return [o.asset_observation_data.asset_observation.metadata["step"].value for o in observations(result)]
+
+
+def observations(result: dg.ExecuteInProcessResult) -> list[dg.DagsterEvent]:
+    return [e for e in result.all_events if e.event_type_value == "ASSET_OBSERVATION"]
+
+
+def test_a_hundred_thousand_metrics_become_a_bounded_number_of_observations() -> None:
+    metrics = [(step / 1000, event("metric", step=step, loss=1 / (step + 1))) for step in range(100_000)]
+    result = run_with(metrics)
+    steps = observed(result)
+    assert steps == [0, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000, 70_000, 80_000, 90_000, 99_999]
+
+
+def test_the_last_metric_is_always_reported() -> None:
+    assert observed(run_with([(0, event("metric", step=1)), (1, event("metric", step=2))])) == [1, 2]
+
+
+def test_numbers_are_plottable_and_a_loss_that_is_not_finite_is_text() -> None:
+    result = run_with([(0, event("metric", step=3, loss=2.5, grad_norm=float("nan")))])
+    metadata = observations(result)[0].asset_observation_data.asset_observation.metadata
+    assert metadata["loss"] == dg.FloatMetadataValue(2.5)
+    assert metadata["step"] == dg.IntMetadataValue(3)
+    assert metadata["grad_norm"] == dg.TextMetadataValue("nan")
+
+
+def test_a_listener_hears_every_event() -> None:
+    heard: list[Event] = []
+    token = listener.set(heard.append)
+    try:
+        run_with([(0, event("metric", step=n)) for n in range(5)])
+    finally:
+        listener.reset(token)
+    assert [e.data["step"] for e in heard] == [0, 1, 2, 3, 4]

@@ -1,0 +1,141 @@
+"""What the graph is: compared with graph.json, which PAMP_UPDATE_SNAPSHOTS=1 rewrites."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.orchestration.build import build_definitions
+from pamp_pipelines.project import Project
+
+SNAPSHOT = Path(__file__).parent / "graph.json"
+HEAVY = ("torch", "transformers", "megatron", "lm_eval", "datasets", "pandas", "matplotlib")
+
+
+def describe_partitions(definition: dg.PartitionsDefinition | None) -> Any:
+    match definition:
+        case dg.MultiPartitionsDefinition():
+            return definition.partition_dimension_names
+        case dg.DynamicPartitionsDefinition():
+            return f"dynamic {definition.name}"
+        case dg.StaticPartitionsDefinition():
+            return list(definition.get_partition_keys())
+    return None
+
+
+def describe(definitions: dg.Definitions) -> dict[str, Any]:
+    graph = definitions.resolve_asset_graph()
+    assets = {}
+    for key in sorted(graph.get_all_asset_keys()):
+        node = graph.get(key)
+        assets[key.to_user_string()] = {
+            "group": node.group_name,
+            "upstream": sorted(parent.to_user_string() for parent in node.parent_keys),
+            "partitions": describe_partitions(node.partitions_def),
+            "kinds": sorted(node.kinds),
+            "owners": sorted(node.owners),
+            "pools": sorted(node.pools or ()),
+            "checks": sorted(check.name for check in node.check_keys),
+            "external": node.is_external,
+            "automated": node.automation_condition is not None,
+            "code_version": node.code_version,
+        }
+    repository = definitions.get_repository_def()
+    return {
+        "assets": assets,
+        "jobs": sorted(name for name in repository.job_names if not name.startswith("__")),
+        "schedules": {s.name: s.cron_schedule for s in repository.schedule_defs},
+        "sensors": {s.name: s.default_status.value for s in repository.sensor_defs},
+    }
+
+
+def test_graph_is_the_committed_one(definitions: dg.Definitions) -> None:
+    found = describe(definitions)
+    if os.environ.get("PAMP_UPDATE_SNAPSHOTS"):
+        SNAPSHOT.write_text(json.dumps(found, indent=1) + "\n")
+    assert found == json.loads(SNAPSHOT.read_text())
+
+
+def test_loadable(definitions: dg.Definitions) -> None:
+    dg.Definitions.validate_loadable(definitions)
+
+
+def test_every_asset_is_described(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+    bare = [key.to_user_string() for key in graph.get_all_asset_keys() if not graph.get(key).description]
+    assert bare == ["eval_scores/sums"] or bare == []
+
+
+@pytest.mark.parametrize(
+    ("asset", "key", "parent", "expected"),
+    [
+        ("tokenized_shards", "plays|scratch", "raw_corpus", {"plays"}),
+        ("pretrained_checkpoint", "scratch|both", "tokenized_shards", {"plays|scratch", "sonnets|scratch"}),
+        ("pretrained_checkpoint", "imported|both", "tokenized_shards", {"plays|imported", "sonnets|imported"}),
+        ("pretrained_checkpoint", "scratch|sonnets-only", "tokenized_shards", {"sonnets|scratch"}),
+        ("pretrained_checkpoint", "imported|both", "megatron_checkpoint", {"imported"}),
+    ],
+)
+def test_upstream_of_a_key(definitions: dg.Definitions, asset: str, key: str, parent: str, expected: set[str]) -> None:
+    graph = definitions.resolve_asset_graph()
+    down, up = graph.get(dg.AssetKey(asset)).partitions_def, graph.get(dg.AssetKey(parent)).partitions_def
+    assert down is not None
+    mapping = graph.get_partition_mapping(dg.AssetKey(asset), dg.AssetKey(parent))
+    found = mapping.get_upstream_mapped_partitions_result_for_partitions(
+        down.subset_with_partition_keys([key]), down, up
+    )
+    assert set(found.partitions_subset.get_partition_keys()) == expected
+
+
+def test_downstream_of_shards_are_the_configs_that_blend_them(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+    runs, shards = dg.AssetKey("pretrained_checkpoint"), dg.AssetKey("tokenized_shards")
+    up, down = graph.get(shards).partitions_def, graph.get(runs).partitions_def
+    assert up is not None
+    assert down is not None
+    found = graph.get_partition_mapping(runs, shards).get_downstream_partitions_for_partitions(
+        up.subset_with_partition_keys(["sonnets|scratch"]), up, down
+    )
+    assert set(found.get_partition_keys()) == {"scratch|both", "scratch|sonnets-only"}
+
+
+def test_a_project_without_declarations_loads(tmp_path: Path) -> None:
+    (tmp_path / "workspace.yaml").touch()
+    (tmp_path / "resources").mkdir()
+    for kind in ("corpora", "models", "training_configs", "evaluations"):
+        (tmp_path / "assets" / kind).mkdir(parents=True)
+    dg.Definitions.validate_loadable(build_definitions(Project(tmp_path)))
+
+
+def test_equal_names_of_model_and_config_are_refused(tmp_path: Path) -> None:
+    """Dagster's inference takes such dimensions for each other and fails without naming a file."""
+    project = make_project(tmp_path)
+    rename(project.root / "assets/training_configs/sonnets-only.yaml", "scratch")
+    for path in ("corpora/plays", "models/imported", "training_configs/both"):
+        (project.root / f"assets/{path}.yaml").unlink()
+    with pytest.raises(InputError, match=r"assets/models and assets/training_configs declare the very same names"):
+        build_definitions(project)
+
+
+def make_project(root: Path) -> Project:
+    shutil.copytree(Path(__file__).parent.parent / "fixtures/project", root, dirs_exist_ok=True)
+    return Project(root)
+
+
+def rename(file: Path, name: str) -> None:
+    file.rename(file.with_stem(name))
+
+
+def test_importing_definitions_is_cheap(tiny_project: Project) -> None:
+    """Every run and every reload of the UI pays for this import."""
+    code = f"import sys, pamp_pipelines.definitions; print([m for m in {HEAVY!r} if m in sys.modules])"
+    environment = {**os.environ, "PAMP_PROJECT": str(tiny_project.root)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

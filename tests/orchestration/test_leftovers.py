@@ -1,0 +1,40 @@
+import subprocess
+import sys
+
+import dagster as dg
+import psutil
+import pytest
+
+from pamp_pipelines.orchestration.leftovers import HOST_TAG, PROCESS_TAG, end_leftovers, process_tags
+
+
+def start_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> str:
+    """A run that is STARTED and holds a slot of the pool `train`."""
+    run = instance.create_run_for_job(dg.JobDefinition(graph_def=dg.GraphDefinition("g"), name="job"), tags=tags)
+    instance.report_run_failed  # noqa: B018
+    instance.handle_run_event(run.run_id, dg.DagsterEvent("PIPELINE_START", "job"))
+    return run.run_id
+
+
+def dead_process_tags() -> dict[str, str]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        started = psutil.Process(process.pid).create_time()
+        process.kill()
+    return {**process_tags(), PROCESS_TAG: f"{process.pid}@{started:.2f}"}
+
+
+def test_the_run_of_a_killed_process_fails_and_frees_its_slot(instance: dg.DagsterInstance) -> None:
+    storage = instance.event_log_storage
+    run = start_run(instance, dead_process_tags())
+    instance.event_log_storage.set_concurrency_slots("train", 1)
+    assert storage.claim_concurrency_slot("train", run, "step").is_claimed
+    assert end_leftovers(instance) == [run]
+    assert instance.get_run_by_id(run).status is dg.DagsterRunStatus.FAILURE  # type: ignore[union-attr]
+    assert storage.get_concurrency_info("train").active_slot_count == 0
+
+
+@pytest.mark.parametrize("tags", [process_tags(), {}, {**dead_process_tags(), HOST_TAG: "elsewhere"}])
+def test_living_and_foreign_runs_are_left_alone(instance: dg.DagsterInstance, tags: dict[str, str]) -> None:
+    run = start_run(instance, tags)
+    assert end_leftovers(instance) == []
+    assert instance.get_run_by_id(run).status is dg.DagsterRunStatus.STARTED  # type: ignore[union-attr]
