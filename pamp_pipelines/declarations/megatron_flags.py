@@ -68,6 +68,7 @@ OWNED: Mapping[str, str] = {
             "data_cache_path",
             "data_path",
             "data_sharding",
+            "create_attention_mask_in_dataloader",
             "dataloader_type",
             "eod_mask_loss",
             "fim_data",
@@ -158,6 +159,8 @@ OWNED: Mapping[str, str] = {
     "fake_process_group": "the compute profile",
     "local_rank": "the compute profile",
     "lazy_mpu_init": "the compute profile",
+    "transformer_impl": "the compute profile",
+    "use_cpu_initialization": "the compute profile",
     # checkpoints
     **dict.fromkeys(
         [

@@ -1,0 +1,146 @@
+"""A job as a command line: everything explicit, nothing of the pipeline's own left to the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.declarations.megatron_flags import OWNED, megatron_flags
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.training.arguments import megatron_argv, table_destinations
+from pamp_pipelines.training.job import TrainJob
+
+TUNABLE = {
+    # derived from the model or the device, and still open to `megatron_args`
+    *("init_method_std", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "num_workers"),
+    *("lr_warmup_init", "weight_decay_incr_style"),
+    *("cross_entropy_loss_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "apply_rope_fusion"),
+    *("bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm"),
+}
+
+
+def job(**changes: Any) -> TrainJob:
+    fields: dict[str, Any] = {
+        "name": "m/c/v0001",
+        "run_dir": Path("/runs/m/c/v0001"),
+        "hf_config": {
+            "architectures": ["Qwen2ForCausalLM"],
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "max_position_embeddings": 128,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1000000.0,
+            "tie_word_embeddings": True,
+            "vocab_size": 300,
+        },
+        "template_dir": Path("/template"),
+        "pretrained_checkpoint": None,
+        "vocab_size": 300,
+        "eod_id": 7,
+        "train": [{"prefix": "/shards/a/train", "weight": 1.0}],
+        "heldout": [{"corpus": "a", "prefix": "/shards/a/heldout"}],
+        "sequence_length": 64,
+        "iterations": 10,
+        "global_batch_size": 8,
+        "micro_batch_size": 2,
+        "optimizer": {"lr": 3e-4, "weight_decay": 0.05, "eps": 1e-7, "warmup_iterations": 2},
+        "dropout": {},
+        "precision": "bf16",
+        "parallelism": {},
+        "recompute": "none",
+        "checkpoint": {"interval": 5},
+        "validation": {"interval": 5},
+        "seed": 11,
+        "data_seed": 12,
+        "determinism": "exact",
+        "log_interval": 1,
+        "world_size": 2,
+    }
+    return TrainJob.model_validate(fields | changes)
+
+
+def value(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_numbers_are_stated_and_none_is_megatrons_default(cuda: bool) -> None:
+    words = megatron_argv(job(), cuda=cuda)
+    assert value(words, "--hidden-dropout") == value(words, "--attention-dropout") == "0.0"
+    assert value(words, "--norm-epsilon") == "1e-06"
+    assert value(words, "--normalization") == "RMSNorm"
+    assert value(words, "--rotary-base") == "1000000"
+    assert value(words, "--adam-eps") == "1e-07"
+    assert value(words, "--adam-beta2") == "0.95"
+    assert value(words, "--weight-decay") == "0.05"
+    assert value(words, "--null-tokenizer-eod-id") == "7"
+    assert {"--swiglu", "--disable-bias-linear", "--add-qkv-bias", "--bf16", "--calculate-per-token-loss"} <= {*words}
+    assert "--untie-embeddings-and-output-weights" not in words
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_what_the_table_sets_is_owned_or_knowingly_open(cuda: bool) -> None:
+    jobs = [job(), job(precision="fp16"), job(recompute="full"), job(pretrained_checkpoint=Path("/import"))]
+    if cuda:
+        jobs.append(job(precision="fp8_blockwise"))
+    for one in jobs:
+        assert table_destinations(one, cuda=cuda) - OWNED.keys() <= TUNABLE
+
+
+def test_owned_arguments_exist() -> None:
+    assert OWNED.keys() <= {flag.dest for flag in megatron_flags().values()}
+
+
+def test_the_device_decides_on_the_implementation() -> None:
+    cpu, cuda = megatron_argv(job(), cuda=False), megatron_argv(job(), cuda=True)
+    assert value(cpu, "--transformer-impl") == "local"
+    assert value(cpu, "--distributed-backend") == "gloo"
+    assert value(cuda, "--transformer-impl") == "transformer_engine"
+    assert value(cuda, "--distributed-backend") == "nccl"
+    assert "--deterministic-mode" in cuda
+    fast = megatron_argv(job(determinism="fast"), cuda=True)
+    assert "--deterministic-mode" not in fast
+    assert "--cross-entropy-loss-fusion" in fast
+    assert "--cross-entropy-loss-fusion" not in cuda
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp8_delayed"}, "precision fp8_delayed needs a CUDA device"),
+        ({"parallelism": {"context": 2}}, "parallelism.context 2 needs CUDA devices"),
+        ({"megatron_args": {"save": "/elsewhere"}}, "`save` is set by the pipeline; use `checkpoint` instead"),
+        ({"megatron_args": {"hiden-dropout": 0.1}}, "did you mean `hidden-dropout`"),
+        ({"optimizer": {"lr": 1.0, "decay_style": "WSD"}}, "needs megatron_args: lr-wsd-decay-iters"),
+    ],
+)
+def test_refusals_on_a_cpu(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match="m/c/v0001") as caught:
+        megatron_argv(job(**changes), cuda=False)
+    assert message in str(caught.value)
+
+
+def test_further_arguments_are_passed_on_last() -> None:
+    words = megatron_argv(job(megatron_args={"init_method_std": 0.01, "log-params-norm": True}), cuda=False)
+    assert words[-3:] == ["--init-method-std", "0.01", "--log-params-norm"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"world_size": 3, "parallelism": {"tensor": 2}}, "world_size 3 is not a multiple"),
+        ({"global_batch_size": 6}, "global_batch_size 6 is not a multiple of micro_batch_size 2 x data parallel 2"),
+        ({"cadence": [11]}, r"cadence steps \[11\] lie after the last iteration 10"),
+        ({"optimizer": {"lr": 1.0, "warmup_iterations": 10}}, "warmup_iterations 10 does not end before"),
+        ({"run_dir": "runs"}, "paths must be absolute"),
+        ({"seed": 0}, "seed"),
+    ],
+)
+def test_impossible_jobs(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        job(**changes)
