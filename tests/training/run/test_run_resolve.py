@@ -1,0 +1,270 @@
+"""From declarations and real finished inputs to a training job."""
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pamp_pipelines.conversion.importer import import_hf
+from pamp_pipelines.conversion.job import import_job
+from pamp_pipelines.corpus.job import corpus_job
+from pamp_pipelines.corpus.scan import scan_corpus
+from pamp_pipelines.declarations.catalog import Catalog, load_catalog
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.training_config import Checkpointing, EvaluationCadence, Parallelism, TrainingConfig
+from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
+from pamp_pipelines.lake.artifact import read_manifest
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.project import Project
+from pamp_pipelines.tokenization.build import tokenize
+from pamp_pipelines.tokenization.job import tokenize_job
+from pamp_pipelines.training.kept import record_import, record_saved
+from pamp_pipelines.training.overrides import apply_overrides
+from pamp_pipelines.training.resolve import export_job, kept_steps, resolved_parameters, train_job
+
+
+@pytest.fixture(scope="module")
+def catalog(tiny_project: Project) -> Catalog:
+    return load_catalog(tiny_project)
+
+
+@pytest.fixture(scope="module")
+def inputs(catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with shards and converted models, and no run."""
+    lake = Lake(tmp_path_factory.mktemp("resolve") / "lake")
+    for corpus in catalog.corpora:
+        scan_corpus(corpus_job(catalog, lake, corpus))
+    for model in catalog.models:
+        for corpus in catalog.corpora:
+            tokenize(tokenize_job(catalog, lake, corpus, model))
+        import_hf(import_job(catalog, lake, model))
+    return lake
+
+
+@pytest.fixture
+def lake(inputs: Lake, tmp_path: Path) -> Lake:
+    """The same inputs, with runs of its own."""
+    for folder in inputs.root.iterdir():
+        if folder.name != "runs":
+            (tmp_path / folder.name).symlink_to(folder)
+    return Lake(tmp_path)
+
+
+def changed(catalog: Catalog, name: str, **changes) -> Catalog:
+    config = catalog.training_configs[name].model_copy(update=changes)
+    return dataclasses.replace(catalog, training_configs={**catalog.training_configs, name: config})
+
+
+def test_a_job_of_an_import_names_weights_shards_and_lineage(catalog, lake):
+    job = train_job(catalog, lake, "imported", "both")
+    assert job.name == "imported/both/v0001"
+    assert job.run_dir == lake.root / "runs/imported/both/v0001"
+    assert job.pretrained_checkpoint is not None
+    assert (job.pretrained_checkpoint / "latest_checkpointed_iteration.txt").read_text() == "release"
+    assert [(shards.prefix.name, shards.weight) for shards in job.train] == [("train", 0.25), ("train", 0.75)]
+    assert [shards.corpus for shards in job.heldout] == ["plays", "sonnets"]
+    for shards in (*job.train, *job.heldout):
+        assert shards.prefix.with_suffix(".idx").is_file()
+    assert job.vocab_size == 2048
+    assert job.hf_config["hidden_size"] == 32
+    assert (job.iterations, job.cadence, job.world_size) == (8, (4, 8), 1)
+    assert [ref.kind for ref in job.inputs] == ["tokenized_shards", "tokenized_shards", "megatron_checkpoint"]
+    assert set(job.declaration) == {"model", "training_config", "resolved"}
+    assert job.profile == catalog.profile("local")
+
+
+def test_a_model_from_scratch_has_an_architecture_and_no_weights(catalog, lake):
+    job = train_job(catalog, lake, "scratch", "both")
+    assert job.pretrained_checkpoint is None
+    assert job.hf_config["model_type"] == "llama"
+
+
+def test_missing_inputs_are_named_as_the_ui_names_them(catalog, lake, tmp_path):
+    with pytest.raises(MissingInput) as error:
+        train_job(catalog, Lake(tmp_path / "empty"), "imported", "both")
+    assert (error.value.asset, error.value.partition) == ("megatron_checkpoint", "imported")
+    (lake.root / "shards").unlink()
+    with pytest.raises(MissingInput) as error:
+        train_job(catalog, lake, "imported", "both")
+    assert (error.value.asset, error.value.partition) == ("tokenized_shards", "plays|imported")
+    (lake.root / "corpora").unlink()
+    with pytest.raises(MissingInput) as error:
+        train_job(catalog, lake, "imported", "both")
+    assert (error.value.asset, error.value.partition) == ("raw_corpus", "plays")
+    assert not (lake.root / "runs").exists()  # nothing was claimed
+
+
+def test_an_input_that_failed_a_blocking_check_is_refused(catalog, inputs, tmp_path):
+    shutil.copytree(inputs.root, tmp_path / "lake", symlinks=True)
+    job = import_job(catalog, Lake(tmp_path / "lake"), "imported")
+    manifest = read_manifest(job.output / "manifest.json")
+    bad = CheckResult(name="coverage", passed=False, description="one tensor is left over")
+    (job.output / "manifest.json").write_text(manifest.model_copy(update={"checks": (bad,)}).model_dump_json())
+    with pytest.raises(VerificationFailed, match="coverage: one tensor is left over"):
+        train_job(catalog, Lake(tmp_path / "lake"), "imported", "both")
+
+
+def test_a_pair_that_is_not_declared_names_the_file(catalog, lake):
+    with pytest.raises(InputError, match=r"sonnets-only\.yaml: models: 'imported' is not listed"):
+        train_job(catalog, lake, "imported", "sonnets-only")
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"description": "other words", "owners": ("team:x",), "cron": None, "profile": "local"}, True),
+        ({"micro_batch_size": 1, "recompute": "full", "log_interval": 2}, True),
+        ({"parallelism": Parallelism(distributed_optimizer=False)}, True),
+        ({"checkpoint": Checkpointing(interval=2, keep_last=5)}, True),
+        ({"iterations": None, "tokens": 8 * 4 * 64}, True),  # the same length in the other unit
+        ({"corpora": {"sonnets": 6.0, "plays": 2.0}}, True),  # the same shares
+        ({"corpora": {"sonnets": 1.0, "plays": 1.0}}, False),
+        ({"corpora": {"sonnets": 1.0}}, False),
+        ({"iterations": 9}, False),
+        ({"seed": 2}, False),
+        ({"data_seed": 2}, False),
+        ({"precision": "bf16"}, False),
+        ({"sequence_length": 32}, False),
+        ({"global_batch_size": 8}, False),
+        ({"evaluation": EvaluationCadence(every=8)}, False),
+        ({"megatron_args": {"init-method-std": 0.01}}, False),
+    ],
+)
+def test_identity_is_what_decides_the_weights(catalog, lake, changes, same):
+    first = train_job(catalog, lake, "scratch", "both", claim=False)
+    second = train_job(changed(catalog, "both", **changes), lake, "scratch", "both", claim=False)
+    assert (first.id == second.id) is same
+
+
+def test_groups_of_experts_are_part_of_the_identity(catalog):
+    """Optimizer state does not move between them, so such a change cannot be resumed."""
+    config = catalog.training_configs["both"]
+    two = config.model_copy(update={"parallelism": Parallelism(expert=2)})
+    assert resolved_parameters(config) != resolved_parameters(two)
+
+
+def test_identity_is_the_content_of_the_inputs_not_the_names(catalog, lake):
+    assert (
+        train_job(catalog, lake, "scratch", "both", claim=False).id
+        != train_job(catalog, lake, "imported", "both", claim=False).id
+    )
+
+
+def test_versions_are_resumed_or_begun(catalog, lake):
+    first = train_job(catalog, lake, "scratch", "both")
+    assert train_job(catalog, lake, "scratch", "both").run_dir == first.run_dir
+    assert train_job(catalog, lake, "scratch", "both", fresh=True).name == "scratch/both/v0002"
+    assert train_job(catalog, lake, "scratch", "both", overrides=["seed=7"]).name == "scratch/both/v0003"
+    assert train_job(catalog, lake, "scratch", "both", claim=False, fresh=True).name == "scratch/both/v0004"
+    assert lake.versions("scratch", "both") == [1, 2, 3]
+
+
+def test_a_profile_gives_the_processes_and_must_fit(catalog, lake):
+    profiles = {
+        **catalog.profiles,
+        "two": ComputeProfile(processes_per_node=2),
+        "three": ComputeProfile(processes_per_node=3),
+    }
+    catalog = dataclasses.replace(catalog, profiles=profiles)
+    job = train_job(catalog, lake, "scratch", "both", profile="two")
+    assert (job.world_size, job.data_parallel) == (2, 2)
+    with pytest.raises(InputError, match=r"both\.yaml:\d+: global_batch_size: 4 .*profile 'three'"):
+        train_job(catalog, lake, "scratch", "both", profile="three")
+    with pytest.raises(InputError, match=r"no profile 'tow' is declared.*two"):
+        train_job(catalog, lake, "scratch", "both", profile="tow")
+
+
+def test_kept_steps(catalog):
+    def kept(iterations=100, interval=30, keep_every=None, **evaluation):
+        config = catalog.training_configs["both"].model_copy(
+            update={
+                "iterations": iterations,
+                "checkpoint": Checkpointing(interval=interval, keep_every=keep_every),
+                "evaluation": EvaluationCadence(**evaluation),
+            }
+        )
+        return kept_steps(config)
+
+    assert kept() == (100,)
+    assert kept(final=False) == ()
+    assert kept(every=40) == (40, 80, 100)
+    assert kept(steps=(7,), every=50) == (7, 50, 100)
+    assert kept(keep_every=20) == (60, 100)  # a multiple of 20 that is saved anyway
+    with pytest.raises(InputError, match=r"\[101\] lie after the last iteration, 100"):
+        kept(steps=(101,))
+
+
+@given(
+    iterations=st.integers(1, 500),
+    interval=st.integers(1, 100),
+    keep_every=st.none() | st.integers(1, 100),
+    every=st.none() | st.integers(1, 100),
+    final=st.booleans(),
+)
+def test_kept_steps_are_steps_of_the_run(iterations, interval, keep_every, every, final):
+    config = TrainingConfig.model_validate(
+        {
+            "corpora": {"a": 1},
+            "sequence_length": 8,
+            "iterations": iterations,
+            "global_batch_size": 1,
+            "optimizer": {"lr": 1},
+            "checkpoint": {"interval": interval, "keep_every": keep_every},
+            "validation": {"interval": 1},
+            "evaluation": {"every": every, "final": final},
+        }
+    )
+    steps = kept_steps(config)
+    assert list(steps) == sorted(set(steps))
+    assert all(1 <= step <= iterations for step in steps)
+    assert not final or steps[-1] == iterations
+    for step in steps:
+        saved_anyway = step % interval == 0 and keep_every is not None and step % keep_every == 0
+        assert saved_anyway or (every is not None and step % every == 0) or (final and step == iterations)
+
+
+def test_overrides(catalog):
+    config = catalog.training_configs["both"]
+
+    def over(*overrides):
+        return apply_overrides(config, overrides, "both.yaml")
+
+    assert over() is config
+    assert over("optimizer.lr=1e-4", "precision=bf16").optimizer.lr == 1e-4
+    assert over("parallelism.tensor=2").parallelism.tensor == 2
+    assert (over("tokens=1024").iterations, over("tokens=1024").tokens) == (None, 1024)
+    assert over('megatron_args={"init-method-std": 0.01}').megatron_args == {"init-method-std": 0.01}
+    assert over('models=["scratch"]').models == ("scratch",)
+    for bad, message in {
+        "optimizer.lr": "expected key=value",
+        "optimizer.lrr=1": r"both\.yaml with --set optimizer\.lrr=1: optimizer\.lrr: Extra inputs",
+        "sequence_length=long": "sequence_length: Input should be a valid integer",
+        "seed.x=1": "'seed' has no fields",
+        "models=[": "not valid JSON",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            over(bad)
+
+
+def test_export_of_a_kept_checkpoint(catalog, lake, checkpoint):
+    job = train_job(catalog, lake, "imported", "both")
+    assert job.pretrained_checkpoint is not None
+    checkpoint(job.checkpoints_dir / "iter_0000004")
+    record_saved(job, 4)
+    record_import(job, job.pretrained_checkpoint / "release", job.inputs[-1])
+    trained = export_job(catalog, lake, CheckpointKey("imported", "both", 1, 4))
+    assert Path(os.path.normpath(trained.checkpoint)) == job.checkpoints_dir / "iter_0000004"
+    assert trained.template.samefile(job.template_dir)
+    assert [ref.kind for ref in trained.inputs] == ["checkpoint"]
+    before = export_job(catalog, lake, CheckpointKey("imported", "both", 1, 0))
+    assert before.checkpoint.samefile(job.pretrained_checkpoint / "release")
+    with pytest.raises(MissingInput):
+        export_job(catalog, lake, CheckpointKey("imported", "both", 1, 5))
+    (job.checkpoints_dir / "iter_0000004/__0_0.distcp").unlink()
+    with pytest.raises(VerificationFailed, match="missing"):
+        export_job(catalog, lake, CheckpointKey("imported", "both", 1, 4))
