@@ -1,0 +1,156 @@
+"""What a run reports, from the scalars that Megatron gives to TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.conversion.torch_dist import write_index
+from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training import telemetry
+from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.telemetry import Reporter, TeeWriter
+
+
+class Writer:
+    """Stands for TensorBoard's SummaryWriter."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+        self.flushed = False
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.scalars.append((tag, value, step))
+
+    def flush(self) -> None:
+        self.flushed = True
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> TrainJob:
+    return TrainJob.model_validate(
+        {
+            "name": "m/c/v0001",
+            "run_dir": tmp_path,
+            "hf_config": {},
+            "template_dir": tmp_path,
+            "pretrained_checkpoint": None,
+            "vocab_size": 10,
+            "eod_id": 0,
+            "train": [{"prefix": tmp_path / "a", "weight": 1.0}],
+            "sequence_length": 16,
+            "iterations": 4,
+            "global_batch_size": 2,
+            "micro_batch_size": 1,
+            "optimizer": {"lr": 1.0},
+            "dropout": {},
+            "precision": "fp32",
+            "parallelism": {},
+            "recompute": "none",
+            "checkpoint": {"interval": 2},
+            "validation": {"interval": 2},
+            "seed": 1,
+            "data_seed": 1,
+            "determinism": "exact",
+            "log_interval": 1,
+            "world_size": 1,
+        }
+    )
+
+
+def records(job: TrainJob) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in job.metrics_path.read_text().splitlines()]
+
+
+def test_scalars_of_an_iteration_become_one_record(job: TrainJob) -> None:
+    reporter = Reporter(job, {"a": 30, "b": 10})
+    writer = Writer()
+    tee = TeeWriter(writer, reporter)
+    for tag, value in {
+        "learning-rate": 1e-3,
+        "lm loss": 2.5,
+        "lm loss vs samples": 99.0,
+        "grad-norm": 0.5,
+        "iteration-time": 0.25,
+        "lm loss validation-a": 2.0,
+        "lm loss validation-b": 4.0,
+    }.items():
+        tee.add_scalar(tag, value, 3)
+    reporter.iteration_done(3)
+    (record,) = records(job)
+    assert record == {
+        "iteration": 3,
+        "consumed_samples": 6,
+        "consumed_tokens": 96,
+        "loss": 2.5,
+        "learning_rate": 1e-3,
+        "grad_norm": 0.5,
+        "seconds_per_iteration": 0.25,
+        "tokens_per_second": 128.0,
+        # the splits weigh as many tokens as they have
+        "validation_loss": (2.0 * 30 + 4.0 * 10) / 40,
+        "validation": {"a": {"loss": 2.0, "tokens": 30}, "b": {"loss": 4.0, "tokens": 10}},
+    }
+    assert ("lm loss", 2.5, 3) in writer.scalars
+    tee.flush()
+    assert writer.flushed
+    assert read_events(job.events_path)[0][-1].data == record
+
+
+def test_an_iteration_that_was_not_logged_has_no_record(job: TrainJob) -> None:
+    Reporter(job, {}).iteration_done(1)
+    assert not job.metrics_path.exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_null(value: float, job: TrainJob) -> None:
+    reporter = Reporter(job, {})
+    reporter.scalar("lm loss", value)
+    reporter.iteration_done(1)
+    assert records(job)[0]["loss"] is None
+
+
+def test_a_resumed_run_drops_what_it_will_do_again(job: TrainJob) -> None:
+    whole = '{"iteration": 2, "loss": 1.0}\n'
+    job.metrics_path.write_text(whole + '{"iteration": 3, "loss": 1.0}\n{"iterat')
+    Reporter(job, {}).started(2)
+    assert job.metrics_path.read_text() == whole
+    (started,) = read_events(job.events_path)[0]
+    assert (started.kind, started.data["iteration"], started.data["iterations"]) == ("started", 2, 4)
+
+
+def test_events_are_fewer_than_records_but_never_lack_the_last(job: TrainJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "_EVENT_SECONDS", 1000.0)
+    reporter = Reporter(job, {})
+    reporter._last_event = math.inf
+    for iteration in range(1, 5):
+        reporter.scalar("lm loss", 1.0)
+        reporter.iteration_done(iteration)
+    assert [record["iteration"] for record in records(job)] == [1, 2, 3, 4]
+    assert [event.data["iteration"] for event in read_events(job.events_path)[0]] == [4]
+
+
+def test_a_checkpoint_is_announced_once_it_is_complete_and_named(job: TrainJob) -> None:
+    reporter = Reporter(job, {})
+    path = checkpoint_path(job.checkpoints_dir, 2)
+    path.mkdir(parents=True)
+    tracker = job.checkpoints_dir / TRACKER
+    reporter.announce_checkpoint()
+    tracker.write_text("2")
+    reporter.announce_checkpoint()
+    assert read_events(job.events_path)[0] == []
+    write_index(path, [], [])
+    tracker.write_text("")  # Megatron writes it in place
+    reporter.announce_checkpoint()
+    assert read_events(job.events_path)[0] == []
+    tracker.write_text("2")
+    reporter.announce_checkpoint()
+    reporter.announce_checkpoint()
+    (event,) = read_events(job.events_path)[0]
+    assert (event.kind, event.data) == ("checkpoint", {"iteration": 2, "path": str(path)})
+    assert Reporter(job, {})._announced == 2

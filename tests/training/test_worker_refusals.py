@@ -1,0 +1,127 @@
+"""What the worker refuses before it starts Megatron, and when it has nothing to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.conversion.dtypes import by_name
+from pamp_pipelines.conversion.torch_dist import StoredChunk, StoredTensor, write_index
+from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.worker import EXIT_INPUT, main
+
+
+@pytest.fixture
+def fields(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "name": "m/c/v0001",
+        "run_dir": tmp_path,
+        "hf_config": {
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "max_position_embeddings": 128,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "vocab_size": 300,
+        },
+        "template_dir": tmp_path / "hf_template",
+        "pretrained_checkpoint": None,
+        "vocab_size": 300,
+        "eod_id": 0,
+        "train": [{"prefix": tmp_path / "a", "weight": 1.0}],
+        "sequence_length": 16,
+        "iterations": 4,
+        "global_batch_size": 2,
+        "micro_batch_size": 1,
+        "optimizer": {"lr": 1.0},
+        "dropout": {},
+        "precision": "fp32",
+        "parallelism": {},
+        "recompute": "none",
+        "checkpoint": {"interval": 2},
+        "validation": {"interval": 2},
+        "seed": 1,
+        "data_seed": 1,
+        "determinism": "exact",
+        "log_interval": 1,
+        "world_size": 1,
+    }
+
+
+def write_job(fields: dict[str, Any]) -> Path:
+    path: Path = fields["run_dir"] / "job.json"
+    path.write_text(TrainJob.model_validate(fields).model_dump_json())
+    return path
+
+
+def write_checkpoint(root: Path, step: int) -> Path:
+    """A checkpoint of one tensor of four bytes."""
+    directory = checkpoint_path(root, step)
+    directory.mkdir(parents=True)
+    (directory / "__0_0.distcp").write_bytes(b"1234")
+    chunk = StoredChunk((0,), (1,), "__0_0.distcp", 0, 4)
+    write_index(directory, [StoredTensor("weight", by_name("float32"), (1,), (chunk,))], [])
+    (root / TRACKER).write_text(str(step))
+    return directory
+
+
+def test_a_job_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.json"
+    file.write_text("{}")
+    assert main(file) == EXIT_INPUT
+    assert f"{file}: not a training job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"world_size": 2}, "started with 1 processes; the job is for 2"),
+        ({"hf_config": {"architectures": ["MambaForCausalLM"]}}, "'MambaForCausalLM' is not supported"),
+        ({"pretrained_checkpoint": Path("/nowhere")}, f"/nowhere/{TRACKER}: missing"),
+    ],
+)
+def test_jobs_that_cannot_run_here(
+    changes: dict[str, Any], message: str, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(write_job(fields | changes)) == EXIT_INPUT
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_megatron_cannot_represent(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    fields["hf_config"]["hidden_act"] = "gelu"
+    assert main(write_job(fields)) == EXIT_INPUT
+    assert "cannot be trained: hidden_act is 'gelu'" in capsys.readouterr().err
+
+
+def test_a_truncated_checkpoint_is_not_loaded(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    job = write_job(fields)
+    directory = write_checkpoint(fields["run_dir"] / "checkpoints", 2)
+    (directory / "__0_0.distcp").write_bytes(b"12")
+    assert main(job) == EXIT_INPUT
+    assert f"{directory / '__0_0.distcp'}: truncated" in capsys.readouterr().err
+
+
+def test_an_empty_tracker_is_not_taken_for_a_new_run(
+    fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = write_job(fields)
+    write_checkpoint(fields["run_dir"] / "checkpoints", 2)
+    (fields["run_dir"] / "checkpoints" / TRACKER).write_text("")
+    assert main(job) == EXIT_INPUT
+    assert "names no iteration" in capsys.readouterr().err
+
+
+def test_a_complete_run_is_left_alone(fields: dict[str, Any]) -> None:
+    job = write_job(fields)
+    write_checkpoint(fields["run_dir"] / "checkpoints", 4)
+    script = (
+        "import sys; from pathlib import Path; from pamp_pipelines.training.worker import main;"
+        "status = main(Path(sys.argv[1])); sys.exit(status or ('torch' in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(job)], check=False).returncode == 0

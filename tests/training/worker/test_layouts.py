@@ -1,0 +1,113 @@
+"""The same training, divided among processes in different ways, from the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.windows import HeldOutWindows
+
+pytestmark = pytest.mark.slow
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tensor and sequence": {"tensor": 2, "sequence_parallel": True},
+    "pipeline": {"pipeline": 2},
+    "data, distributed optimizer, overlap": {
+        "distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def weights(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints to start from: of a run from scratch."""
+    job = trainer.job(
+        tmp_path_factory.mktemp("source"),
+        iterations=3,
+        checkpoint={"interval": 100},
+        validation={"interval": 100},
+        cadence=[2, 3],
+    )
+    trainer.finish(job)
+    return job.checkpoints_dir
+
+
+@pytest.fixture(scope="module")
+def single(trainer: Any, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
+    """One process."""
+    job = trainer.job(tmp_path_factory.mktemp("single"), pretrained_checkpoint=weights)
+    trainer.finish(job)
+    return job
+
+
+def test_steps_of_the_cadence_and_the_last_are_saved(weights: Path) -> None:
+    saved = Saved(weights)
+    assert saved.steps() == [2, 3]
+    assert all(saved.complete(step) for step in (2, 3))
+    assert saved.tracker() == 3
+
+
+def test_a_start_from_weights_begins_at_step_one_and_learns(trainer: Any, single: TrainJob, weights: Path) -> None:
+    losses = {record["iteration"]: record["loss"] for record in trainer.records(single)}
+    before = trainer.records(TrainJob.model_validate_json((weights.parent / "job.json").read_text()))[-1]
+    assert list(losses) == list(range(1, 9))
+    assert losses[8] < before["validation_loss"]
+    assert single.checkpoints_dir.joinpath("latest_checkpointed_iteration.txt").read_text() == "8"
+
+
+def test_every_held_out_token_is_measured(trainer: Any, single: TrainJob) -> None:
+    from pamp_pipelines.tokenization.indexed import IndexedReader
+
+    last = trainer.records(single)[-1]
+    for shards in single.heldout:
+        windows = HeldOutWindows(IndexedReader(shards.prefix).tokens, single.sequence_length)
+        assert last["validation"][shards.corpus]["tokens"] == windows.predicted_tokens
+    parts = last["validation"].values()
+    mean = sum(part["loss"] * part["tokens"] for part in parts) / sum(part["tokens"] for part in parts)
+    assert last["validation_loss"] == pytest.approx(mean, rel=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_losses_do_not_depend_on_the_layout(
+    layout: str, trainer: Any, single: TrainJob, weights: Path, tmp_path: Path
+) -> None:
+    job = trainer.job(
+        tmp_path / layout.replace(" ", "-"),
+        pretrained_checkpoint=weights,
+        world_size=2,
+        parallelism=LAYOUTS[layout],
+    )
+    run = trainer.start(job)
+    live = _watch(run)
+    assert run.wait() == 0, run.log()
+    expected, found = trainer.records(single), trainer.records(job)
+    assert [r["iteration"] for r in found] == [r["iteration"] for r in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=2e-6)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=2e-5)
+        if "validation_loss" in theirs:
+            assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=2e-6)
+    assert live["loss"] == found[0]["loss"], "the loss was not reported while the run went on"
+    events, _ = read_events(job.events_path)
+    kinds = [event.kind for event in events]
+    assert kinds.count("started") == kinds.count("finished") == 1, "more than one process reports"
+    assert [e.data["iteration"] for e in events if e.kind == "checkpoint"] == [4, 8]
+
+
+def _watch(run: Any) -> dict[str, Any]:
+    """The first metric event, read while the processes run."""
+    metrics: list[dict[str, Any]] = []
+
+    def seen() -> bool:
+        metrics[:] = [event.data for event in read_events(run.job.events_path)[0] if event.kind == "metric"]
+        return bool(metrics)
+
+    run.wait_for(seen)
+    return metrics[0]

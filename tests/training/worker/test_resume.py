@@ -1,0 +1,91 @@
+"""A run that is killed or stopped and started again ends as one that was left alone, bit for bit, with dropout on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.worker import EXIT_INCOMPLETE
+
+pytestmark = pytest.mark.slow
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "plain": {"parallelism": {"distributed_optimizer": False}},
+    "distributed": {"parallelism": {"distributed_optimizer": True}, "precision": "bf16"},
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainJob]:
+    """One run for each optimizer."""
+    jobs = {name: _job(trainer, tmp_path_factory.mktemp(name), name) for name in OPTIMIZERS}
+    trainer.finish(*jobs.values())
+    return jobs
+
+
+def _job(trainer: Any, run_dir: Path, optimizer: str) -> TrainJob:
+    dropout = {"hidden": 0.1, "attention": 0.1}
+    return trainer.job(run_dir, iterations=12, dropout=dropout, **OPTIMIZERS[optimizer])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_killed_run_goes_on_exactly(
+    optimizer: str, trainer: Any, uninterrupted: dict[str, TrainJob], tmp_path: Path
+) -> None:
+    job = _job(trainer, tmp_path, optimizer)
+    run = trainer.start(job)
+    run.wait_for(lambda: 6 in run.steps())
+    run.kill()
+    killed_at = run.steps()[-1]
+    resumed_from = Saved(job.checkpoints_dir).sweep(print)
+    assert resumed_from in (4, 8)
+    assert 6 <= killed_at < 12
+    trainer.finish(job)
+    events, _ = read_events(job.events_path)
+    assert [event.data["iteration"] for event in events if event.kind == "started"] == [0, resumed_from]
+    _assert_equal(trainer, job, uninterrupted[optimizer])
+
+
+def test_a_stopped_run_saves_and_goes_on_exactly(
+    trainer: Any, uninterrupted: dict[str, TrainJob], tmp_path: Path
+) -> None:
+    job = _job(trainer, tmp_path, "plain")
+    run = trainer.start(job)
+    run.wait_for(lambda: 2 in run.steps())
+    (worker,) = [process for process in run.workers() if "pamp_pipelines.training.worker" in process.cmdline()]
+    worker.terminate()
+    assert run.wait() != 0
+    saved = Saved(job.checkpoints_dir)
+    stopped_at = saved.tracker()
+    assert stopped_at is not None
+    assert 2 <= stopped_at < 12
+    assert saved.complete(stopped_at)
+    events, _ = read_events(job.events_path)
+    assert (events[-1].kind, events[-1].data["iteration"]) == ("failed", stopped_at)
+    assert f"exitcode  : {EXIT_INCOMPLETE}" in run.log()
+    trainer.finish(job)
+    _assert_equal(trainer, job, uninterrupted["plain"])
+
+
+def _assert_equal(trainer: Any, job: TrainJob, expected: TrainJob) -> None:
+    assert trainer.records(job) == trainer.records(expected)
+    ours, theirs = (_tensors(Saved(j.checkpoints_dir).dir(12)) for j in (job, expected))
+    assert ours.keys() == theirs.keys()
+    assert any(key.startswith("optimizer.") for key in ours)
+    assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
+
+
+def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Weights and optimizer state."""
+    reader = dcp.FileSystemReader(checkpoint)
+    described = reader.read_metadata().state_dict_metadata
+    state = {k: torch.empty(m.size, dtype=m.properties.dtype) for k, m in described.items() if hasattr(m, "size")}
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    return state
