@@ -4,7 +4,7 @@ The stages judge their own output and write the verdicts into the manifest; a ch
 A verdict that the manifest does not hold is reported as a failed warning, never as passed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,50 +12,100 @@ import dagster as dg
 
 from pamp_pipelines.lake.manifest import CheckResult, Manifest
 from pamp_pipelines.orchestration.values import table, to_metadata
+from pamp_pipelines.orchestration.versions import asset_key
 
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict that the stage promises to write."""
+    """A verdict that the stage promises to write, for manifests whose statistics ``applies`` accepts."""
 
     name: str
     description: str
     severity: Literal["ERROR", "WARN"] = "ERROR"
+    applies: Callable[[Mapping[str, Any]], bool] = lambda stats: True
 
+
+def _held_out(stats: Mapping[str, Any]) -> bool:
+    return bool(stats.get("heldout", {}).get("documents"))
+
+
+def _imported(stats: Mapping[str, Any]) -> bool:
+    return not stats.get("from_scratch")
+
+
+def _validated(stats: Mapping[str, Any]) -> bool:
+    return "validation_loss" in stats
+
+
+_FINITE = Check("finite_weights", "No weight is infinite or not a number.", "WARN", _imported)
+_TOKENIZER = Check("tokenizer", "The tokenizer's files are there.", "WARN", _imported)
 
 CHECKS: Mapping[str, tuple[Check, ...]] = {
-    "raw_corpus": (),
+    "raw_corpus": (Check("nothing_dropped", "Every row of the sources is a document.", "WARN"),),
     "tokenized_shards": (
-        Check("documents_accounted", "Every document of the corpus was written or dropped for a counted reason."),
+        Check("counts_agree", "Documents read = written + dropped by reason; manifest, index and corpus count alike."),
+        Check("index_agrees", "Offsets are the running sum of lengths and fill the .bin file."),
+        Check("documents_end_with_eod", "The last token of each document is the end-of-document token."),
+        Check("ids_within_vocabulary", "No token id is outside the model's vocabulary."),
+        Check("held_out_not_empty", "Held-out documents exist, with their text.", applies=_held_out),
+        Check("held_out_text_matches", "Encoding held-out texts again gives the stored ids.", applies=_held_out),
+        Check("eod_only_at_the_end", "No document holds the end-of-document token inside.", "WARN"),
     ),
     "megatron_checkpoint": (
         Check("coverage", "Every tensor of the source has its place in the checkpoint, and the reverse."),
+        Check("bit_exact_round_trip", "Every weight equals the source bit for bit.", applies=_imported),
+        Check("construction_matches_hf", "Megatron builds the model that the config describes.", applies=_imported),
         Check("logits_match_hf", "Megatron's forward pass on the checkpoint reproduces the HF model's logits."),
+        _FINITE,
+        _TOKENIZER,
+        Check("trainable", "Megatron's training loop can build this model.", "WARN"),
     ),
     "pretrained_checkpoint": (
         Check("tracker_reached", "Megatron's tracker file names the last iteration of the run."),
         Check("loss_finite", "No training or validation loss is infinite or not a number."),
         Check("loss_fell", "The training loss at the end is below that of the start."),
-        Check("validation_gap", "The validation loss is within 10 % of the training loss.", "WARN"),
+        Check("validation_gap", "The validation loss is within 10 % of the training loss.", "WARN", _validated),
     ),
     "hf_export": (
+        Check("coverage", "Every tensor of the architecture was written, each element from exactly one chunk."),
         Check("loss_matches_megatron", "HF's loss equals Megatron's validation loss over the very same windows."),
+        _FINITE,
+        _TOKENIZER,
     ),
+    "eval_scores": (Check("score_not_extreme", "No score is 0 or perfect, which often means a wrong prompt.", "WARN"),),
+    "leaderboard": (),
 }
-"""By asset: what its manifest has to answer. ``ERROR`` blocks everything downstream."""
+"""By stage: what its manifest has to answer. ``ERROR`` blocks everything downstream."""
 
 
 def check_specs(asset: str) -> list[dg.AssetCheckSpec]:
+    """Checks of an asset; ``asset`` is its key with slashes."""
     return [
-        dg.AssetCheckSpec(check.name, asset=asset, description=check.description, blocking=check.severity == "ERROR")
-        for check in CHECKS[asset]
+        dg.AssetCheckSpec(
+            check.name, asset=asset_key(asset), description=check.description, blocking=check.severity == "ERROR"
+        )
+        for check in _checks(asset)
     ]
 
 
 def check_results(asset: str, manifest: Manifest) -> list[dg.AssetCheckResult]:
     """One result for each declared check of the asset."""
     verdicts = {verdict.name: verdict for verdict in manifest.checks}
-    return [_result(asset, check, verdicts.get(check.name)) for check in CHECKS[asset]]
+    return [_result(asset, check, verdicts.get(check.name), manifest.stats) for check in _checks(asset)]
+
+
+def judged(manifest: Manifest) -> bool:
+    """Whether the manifest answers every blocking check that applies to it."""
+    names = {verdict.name for verdict in manifest.checks}
+    return all(
+        check.name in names
+        for check in _checks(manifest.kind)
+        if check.severity == "ERROR" and check.applies(manifest.stats)
+    )
+
+
+def _checks(asset: str) -> tuple[Check, ...]:
+    return CHECKS[asset.partition("/")[0]]
 
 
 def verdict_table(verdicts: Iterable[CheckResult]) -> dg.MetadataValue:
@@ -68,21 +118,21 @@ def verdict_table(verdicts: Iterable[CheckResult]) -> dg.MetadataValue:
     )
 
 
-def _result(asset: str, check: Check, verdict: CheckResult | None) -> dg.AssetCheckResult:
+def _result(asset: str, check: Check, verdict: CheckResult | None, stats: Mapping[str, Any]) -> dg.AssetCheckResult:
     if verdict is None:
+        applies = check.applies(stats)
         return dg.AssetCheckResult(
-            passed=False,
-            asset_key=asset,
+            passed=not applies,
+            asset_key=asset_key(asset),
             check_name=check.name,
             severity=dg.AssetCheckSeverity.WARN,
-            description="Not judged: the manifest holds no verdict of this name.",
+            description="Not judged: the manifest holds no such verdict." if applies else "Does not apply here.",
         )
-    metadata: dict[str, Any] = to_metadata(verdict.metadata)
     return dg.AssetCheckResult(
         passed=verdict.passed,
-        asset_key=asset,
+        asset_key=asset_key(asset),
         check_name=check.name,
         severity=dg.AssetCheckSeverity[verdict.severity],
         description=verdict.description or check.description,
-        metadata=metadata,
+        metadata=to_metadata(verdict.metadata),
     )

@@ -9,7 +9,7 @@ import dagster as dg
 
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import Manifest
-from pamp_pipelines.orchestration.checks import CHECKS, check_results, verdict_table
+from pamp_pipelines.orchestration.checks import check_results, verdict_table
 from pamp_pipelines.orchestration.values import table, to_metadata
 from pamp_pipelines.orchestration.versions import asset_key
 
@@ -20,20 +20,22 @@ ROW_COUNTS = ("rows", "documents_written", "documents")
 """Statistics that count the rows of an artifact, the most specific first."""
 
 
-def result(artifact: Artifact, asset: str | None = None, **extra: Any) -> dg.MaterializeResult:
+def result(
+    artifact: Artifact, details: Mapping[str, Any] | None = None, *, asset: str | None = None
+) -> dg.MaterializeResult:
     """The materialisation of an artifact: its data version is the hash of its content.
 
     Args:
         artifact: what the stage returned.
+        details: metadata of this asset only, shown before and taken over what every artifact has.
         asset: asset key with slashes; default: the artifact's kind.
-        extra: metadata of this asset only, over what every artifact has.
     """
     key = asset or artifact.kind
     return dg.MaterializeResult(
         asset_key=asset_key(key),
         data_version=dg.DataVersion(artifact.content),
-        metadata={**artifact_metadata(artifact), **extra},
-        check_results=check_results(key, artifact.manifest) if key in CHECKS else None,
+        metadata={**(details or {}), **artifact_metadata(artifact), **(details or {})},
+        check_results=check_results(key, artifact.manifest),
     )
 
 
@@ -92,13 +94,14 @@ def _links(path: Path) -> dict[str, Any]:
     return links
 
 
+def picture(name: str, png: bytes) -> dg.MetadataValue:
+    """A PNG inside the event log."""
+    return dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
+
+
 def _pictures(artifact: Artifact) -> dict[str, Any]:
     return {
-        Path(file.path).stem: dg.MetadataValue.md(_inline(artifact.path / file.path))
+        Path(file.path).stem: picture(file.path, (artifact.path / file.path).read_bytes())
         for file in artifact.manifest.files
         if file.path.endswith(".png") and file.bytes <= MAX_PICTURE_BYTES
     }
-
-
-def _inline(picture: Path) -> str:
-    return f"![{picture.stem}](data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()})"

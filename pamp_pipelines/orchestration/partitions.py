@@ -60,8 +60,8 @@ def _shared_dimension(kind: str, names: list[str], other: str, other_names: list
         return None
     if names:
         raise InputError(
-            f"assets/{kind} and assets/{other} declare the very same names ({', '.join(names)}), and Dagster cannot tell "
-            f"such dimensions of a partition apart. Rename one of the files, e.g. {names[0]}-1.yaml."
+            f"assets/{kind} and assets/{other} declare the very same names ({', '.join(names)}), and Dagster cannot "
+            f"tell such dimensions of a partition apart. Rename one of the files, e.g. {names[0]}-1.yaml."
         )
     return dg.AllPartitionMapping()  # of nothing
 

@@ -11,6 +11,7 @@ from pamp_pipelines.evaluation.leaderboard import leaderboard_id
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.chain import Selection
+from pamp_pipelines.orchestration.checks import judged
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.resolve import export_job, train_job
 
@@ -18,15 +19,16 @@ from pamp_pipelines.training.resolve import export_job, train_job
 def existing(catalog: Catalog, lake: Lake, selection: Selection, partition: str | None) -> list[Artifact] | None:
     """The finished artifacts of the selected assets, in their order; None when a run has something to do.
 
-    An input that is missing and a verdict that failed count as something to do: the run then says what is wrong.
+    An input that is missing, and a verdict that failed or was never reached, count as something to do: the run then
+    says what is wrong.
     """
     try:
         wanted = _wanted(catalog, lake, selection, partition or "")
     except (MissingInput, VerificationFailed):
         return None
     found = [find(path, id) for path, id in wanted]
-    artifacts = [artifact for artifact in found if artifact is not None and not artifact.manifest.failed_checks]
-    return artifacts if len(artifacts) == len(wanted) else None
+    sound = [a for a in found if a is not None and judged(a.manifest) and not a.manifest.failed_checks]
+    return sound if len(sound) == len(wanted) else None
 
 
 def _wanted(catalog: Catalog, lake: Lake, selection: Selection, partition: str) -> list[tuple[Path, str]]:

@@ -10,6 +10,8 @@ from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.run import evaluate
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
+from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.details import score_details, scores_schema
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import checkpoints
@@ -27,14 +29,16 @@ def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
     """One step for all evaluations that a run asks for, so that the model is loaded once."""
     specs = [_spec(name, declared) for name, declared in catalog.evaluations.items()]
 
-    @dg.multi_asset(name=PREFIX, specs=specs, can_subset=True, pool="eval")
+    checks = [check for name in catalog.evaluations for check in check_specs(f"{PREFIX}/{name}")]
+
+    @dg.multi_asset(name=PREFIX, specs=specs, check_specs=checks, can_subset=True, pool="eval")
     def eval_scores(context: dg.AssetExecutionContext, pamp: ProjectResource) -> Iterator[dg.MaterializeResult]:
         asked = [name for name in catalog.evaluations if eval_scores_key(name) in context.selected_asset_keys]
         with stage(context, f"{PREFIX}/{asked[0]}") as on_event:
             key = CheckpointKey.parse(context.partition_key)
             scores = evaluate(evaluate_job(pamp.catalog, pamp.lake, key, asked), on_event)
         for artifact in scores:
-            yield result(artifact, f"{PREFIX}/{artifact.path.name}")
+            yield result(artifact, score_details(artifact), asset=f"{PREFIX}/{artifact.path.name}")
 
     return eval_scores
 
@@ -49,5 +53,6 @@ def _spec(name: str, declared: Evaluation) -> dg.AssetSpec:
         owners=owners([declared]),
         description=f"{declared.description}\n\nlm-eval tasks: {', '.join(declared.tasks)}".strip(),
         automation_condition=AFTER_PASSED_CHECKS,
+        metadata={"dagster/column_schema": scores_schema()},
         code_version="1",
     )

@@ -2,7 +2,6 @@
 
 import dagster as dg
 
-from pamp_pipelines.conversion.exporter import export_hf
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
@@ -13,6 +12,8 @@ from pamp_pipelines.orchestration.partitions import checkpoints
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.training.resolve import export_job
+from pamp_pipelines.verification.loss import loss_job
+from pamp_pipelines.verification.stages import export_and_verify
 
 
 def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
@@ -34,6 +35,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         """
         with stage(context, "hf_export") as on_event:
             key = CheckpointKey.parse(context.partition_key)
-            return result(export_hf(export_job(pamp.catalog, pamp.lake, key), on_event))
+            job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.catalog, pamp.lake, key)
+            return result(export_and_verify(job, loss, on_event))
 
     return hf_export

@@ -2,7 +2,6 @@
 
 import dagster as dg
 
-from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import import_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
@@ -11,6 +10,7 @@ from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.verification.stages import import_and_verify
 
 
 def megatron_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
@@ -29,6 +29,6 @@ def megatron_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.As
         the resolved architecture and the tokenizer, and holds no weights.
         """
         with stage(context, "megatron_checkpoint") as on_event:
-            return result(import_hf(import_job(pamp.catalog, pamp.lake, context.partition_key), on_event))
+            return result(import_and_verify(import_job(pamp.catalog, pamp.lake, context.partition_key), on_event))
 
     return megatron_checkpoint

@@ -11,6 +11,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.checkpoints import announce
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.details import training_details
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions, dimensions
@@ -76,6 +77,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
             # A retry goes on with the version that the first attempt began.
             fresh = config.mode is Mode.fresh and context.retry_number == 0
             job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
-            return result(train(job, on_event))
+            artifact = train(job, on_event)
+            return result(artifact, training_details(artifact))
 
     return pretrained_checkpoint

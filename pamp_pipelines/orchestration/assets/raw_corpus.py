@@ -5,6 +5,8 @@ import dagster as dg
 from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.details import corpus_details
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions
@@ -18,6 +20,7 @@ def raw_corpus_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefin
         group_name="data",
         kinds={"python", "file"},
         owners=owners(catalog.corpora.values()),
+        check_specs=check_specs("raw_corpus"),
         code_version="1",
     )
     def raw_corpus(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
@@ -27,6 +30,7 @@ def raw_corpus_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefin
         result is the identity that the shards, and through them every trained model, can be traced back to.
         """
         with stage(context, "raw_corpus") as on_event:
-            return result(scan_corpus(corpus_job(pamp.catalog, pamp.lake, context.partition_key), on_event))
+            artifact = scan_corpus(corpus_job(pamp.catalog, pamp.lake, context.partition_key), on_event)
+            return result(artifact, corpus_details(artifact))
 
     return raw_corpus

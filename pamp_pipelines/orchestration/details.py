@@ -1,0 +1,64 @@
+"""Metadata of single assets that people look at first: sample rows, curves, score tables."""
+
+import csv
+import json
+from typing import Any
+
+import dagster as dg
+
+from pamp_pipelines.evaluation.leaderboard import loss_curves
+from pamp_pipelines.evaluation.scores import COLUMNS, SCORES, read_scores
+from pamp_pipelines.lake.artifact import Artifact
+from pamp_pipelines.orchestration.metadata import MAX_PICTURE_BYTES, picture
+from pamp_pipelines.orchestration.values import table
+
+_SAMPLES = 5
+_SAMPLE_CHARACTERS = 300
+_DAGSTER_TYPES = {"string": "string", "int64": "int", "float64": "float", "bool": "bool"}
+
+
+def corpus_details(artifact: Artifact) -> dict[str, Any]:
+    """The first documents of a corpus."""
+    lines = (artifact.path / "sample.jsonl").read_text(encoding="utf-8").splitlines()[:_SAMPLES]
+    rows = [json.loads(line) for line in lines]
+    return {"samples": table([{**row, "text": row["text"][:_SAMPLE_CHARACTERS]} for row in rows])}
+
+
+def training_details(artifact: Artifact) -> dict[str, Any]:
+    """Training and validation loss against tokens."""
+    from pamp_pipelines.evaluation.chart import loss_chart
+
+    curves = loss_curves(artifact.path)
+    if not curves:
+        return {}
+    version, config, model = reversed(artifact.path.parts[-3:])
+    drawn = loss_chart({f"{model} · {config} {version}": curves})
+    return {"loss_curve": picture("loss curve", drawn)} if len(drawn) <= MAX_PICTURE_BYTES else {}
+
+
+def score_details(artifact: Artifact) -> dict[str, Any]:
+    """Each score as a number of its own, which the UI plots over checkpoints, and all of them as a table."""
+    rows = read_scores(artifact.path / SCORES)
+    shown = ("task", "metric", "value", "stderr", "n", "limit")
+    return {
+        **{f"{row['task']}/{row['metric']}": float(row["value"]) for row in rows if row["value"] is not None},
+        "scores": table([{name: row[name] for name in shown} for row in rows]),
+        "dagster/row_count": len(rows),
+    }
+
+
+def leaderboard_details(artifact: Artifact) -> dict[str, Any]:
+    """The table with a row a checkpoint."""
+    file = artifact.path / "leaderboard.csv"
+    rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+    return {"leaderboard": table(rows)} if rows else {}
+
+
+def scores_schema() -> dg.TableSchema:
+    """Columns of scores.parquet and leaderboard.parquet."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(name, type=_DAGSTER_TYPES.get(kind, kind), description=text)
+            for name, (kind, text) in COLUMNS.items()
+        ]
+    )
