@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import plain_import_job
+from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, StoredTensor, read_checkpoint, write_index
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.job import ParityCase
@@ -33,17 +36,24 @@ _SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 _LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+_LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 7654.0}},
-    "llama-tied": {"model_type": "llama", "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 4321.0}},
+    "llama": {**_LLAMA, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 7654.0}},
+    "llama-tied": {**_LLAMA, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 4321.0}},
     "llama-scaled": {
-        "model_type": "llama",
+        **_LLAMA,
         "tie_word_embeddings": False,
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 876.0, **_LLAMA3},
     },
-    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 23456.0}},
+    "qwen2": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_theta": 23456.0},
+    },
     # a head is 12 wide, although hidden / heads is 8
     "qwen3": {
+        "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "tie_word_embeddings": False,
         "head_dim": 12,
@@ -68,21 +78,24 @@ class Model:
         return self.artifact / "hf_template"
 
 
+def hf_config(family: str) -> dict[str, Any]:
+    """The content of the family's config.json."""
+    config = {**_SIZES, "dtype": "float32", "hidden_act": "silu", **FAMILIES[family]}
+    config["rope_parameters"] = {"rope_type": "default", **config["rope_parameters"]}
+    return config
+
+
 def write_hf_model(family: str, directory: Path) -> None:
     """Random weights under which everything matters: norms away from 1, biases away from 0, large projections."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    changed = dict(FAMILIES[family])
-    changed["rope_parameters"] = {"rope_type": "default", **changed["rope_parameters"]}
-    config = AutoConfig.for_model(changed.pop("model_type"), **_SIZES, **changed)
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean, spread = (1.0, 0.3) if "norm" in name else (0.0, 0.5 if name.endswith("bias") else 0.2)
-            parameter.normal_(mean, spread)
-    model.save_pretrained(directory)
+    config = hf_config(family)
+    random = np.random.default_rng(0)
+    tensors = {}
+    for name, shape in layout_of(config).hf_shapes().items():
+        mean, spread = (1.0, 0.3) if "norm" in name else (0.0, 0.5 if name.endswith("bias") else 0.2)
+        tensors[name] = random.normal(mean, spread, shape).astype(np.float32)
+    directory.mkdir()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config))
 
 
 @pytest.fixture(scope="session")
