@@ -1,6 +1,8 @@
 """Single files that are either whole or absent: temporary sibling, fsync, rename, fsync of the folder."""
 
 import contextlib
+import ctypes
+import errno
 import json
 import os
 import tempfile
@@ -52,3 +54,25 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Indented UTF-8 JSON with a final newline."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # linux/fs.h
+_NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Let two existing paths swap their names in one step; False where the system or the file system cannot.
+
+    Directories cannot be renamed over each other, and two renames leave an instant, or after a crash for ever, in which
+    there is nothing under the name.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NOT_SUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(first), None, str(second))

@@ -13,7 +13,7 @@ from typing import Any
 
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.artifact import Artifact
-from pamp_pipelines.lake.atomic import fsync_dir, fsync_file, write_text
+from pamp_pipelines.lake.atomic import exchange, fsync_dir, fsync_file, write_text
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, CheckResult, FileEntry, Manifest, content_hash
 from pamp_pipelines.lake.producer import producer
@@ -129,15 +129,22 @@ def publish(
 
 
 def _replace(source: Path, final: Path, token: str) -> None:
-    """Rename a directory over another; the old one is moved aside first, since rename needs an empty target."""
+    """Give a directory the name of another, which is removed afterwards."""
     old = final.parent / f".{final.name}.{token}.old.partial"
-    if final.exists():
-        final.rename(old)
+    if not final.exists():
+        source.rename(final)
+    elif exchange(source, final):
+        old = source
+    else:
+        _replace_in_two_steps(source, final, old)
+    fsync_dir(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace_in_two_steps(source: Path, final: Path, old: Path) -> None:
+    final.rename(old)
     try:
         source.rename(final)
     except BaseException:
-        if old.exists():
-            old.rename(final)
+        old.rename(final)
         raise
-    fsync_dir(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
