@@ -25,13 +25,22 @@ def suffix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Callable[..., SourceFile]:
+def put(put_raw: Callable[[str, bytes], SourceFile]) -> Callable[..., SourceFile]:
     """Write a file, compressed by its suffix and then cut to a share of its bytes, and pin it."""
 
     def write(name: str, data: bytes, keep: float = 1.0) -> SourceFile:
-        path = tmp_path / name
-        data = COMPRESS.get(path.suffix, bytes)(data)
-        path.write_bytes(data[: int(len(data) * keep)])
-        return fingerprint([Location(str(path), name)])[0]
+        data = COMPRESS.get(Path(name).suffix, bytes)(data)
+        return put_raw(name, data[: int(len(data) * keep)])
+
+    return write
+
+
+@pytest.fixture
+def put_raw(tmp_path: Path) -> Callable[[str, bytes], SourceFile]:
+    """Write a file as it is and pin it."""
+
+    def write(name: str, data: bytes) -> SourceFile:
+        (tmp_path / name).write_bytes(data)
+        return fingerprint([Location(str(tmp_path / name), name)])[0]
 
     return write

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def make_job(tmp_path: Path, tokenizer: Path) -> Callable[..., TokenizeJob]:
         texts: Iterable[str], *, files: int = 1, fraction: float = 0.0, seed: int = 0, out: str = "out", **more: Any
     ) -> TokenizeJob:
         folder = tmp_path / f"{out}-text"
-        folder.mkdir(exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         rows: Sequence[str] = [json.dumps({"text": text}) + "\n" for text in texts]
         size = -(-len(rows) // files) or 1
         for index in range(files):

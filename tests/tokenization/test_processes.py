@@ -40,7 +40,7 @@ def partials(job: TokenizeJob) -> list[Path]:
 def test_a_killed_build_leaves_nothing_and_the_next_one_succeeds(
     make_job: Callable[..., TokenizeJob], start: Callable[[TokenizeJob], "subprocess.Popen[str]"], plays: list[str]
 ) -> None:
-    job = make_job((f"{i} {play}" for i in range(8) for play in plays), fraction=0.1).model_copy(
+    job = make_job((f"{i} {play}" for i in range(3) for play in plays), fraction=0.1).model_copy(
         update={"batch_bytes": 50_000}
     )
     process = start(job)
