@@ -46,9 +46,10 @@ def _check(job: TrainJob) -> None:
     problems = unsupported(job.hf_config)
     if problems:
         raise InputError(f"{job.template_dir / 'config.json'}: cannot be trained: {'; '.join(problems)}")
-    if job.pretrained_checkpoint is not None and not (job.pretrained_checkpoint / TRACKER).is_file():
-        raise InputError(f"{job.pretrained_checkpoint / TRACKER}: missing; import the model again")
-    _check_resume_point(Saved(job.checkpoints_dir))
+    saved = Saved(job.checkpoints_dir)
+    _check_resume_point(saved)
+    if job.pretrained_checkpoint is not None and saved.tracker() is None:
+        _check_weights(job, job.pretrained_checkpoint)
 
 
 def _check_resume_point(saved: Saved) -> None:
@@ -63,8 +64,20 @@ def _check_resume_point(saved: Saved) -> None:
         raise InputError(f"{problem}; `pamp train` resumes from the one before")
 
 
+def _check_weights(job: TrainJob, start: Path) -> None:
+    """The weights to start from are exactly those of the model: Megatron ignores what is too much, without a word."""
+    from pamp_pipelines.conversion.export_plan import plan_export
+    from pamp_pipelines.conversion.layout import layout_of
+    from pamp_pipelines.conversion.torch_dist import checkpoint_dir, read_checkpoint
+
+    plan_export(
+        layout_of(job.hf_config), read_checkpoint(checkpoint_dir(start)), dtype=None, max_shard_bytes=sys.maxsize
+    )
+
+
 def _train(job: TrainJob) -> int:
     args, reporter = start_megatron(job)
+    import torch
     from megatron.core.enums import ModelType
     from megatron.training import training
     from megatron.training.argument_utils import pretrain_cfg_container_from_args
@@ -90,6 +103,7 @@ def _train(job: TrainJob) -> int:
             reporter.finished(job.iterations)
         else:
             reporter.stopped("the process ended before the last iteration", iteration)
+    torch.distributed.destroy_process_group()
     if complete:
         return 0
     return stopped if isinstance(stopped, int) and stopped else EXIT_INCOMPLETE

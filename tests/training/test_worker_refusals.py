@@ -83,7 +83,7 @@ def test_a_job_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ({"world_size": 2}, "started with 1 processes; the job is for 2"),
         ({"hf_config": {"architectures": ["MambaForCausalLM"]}}, "'MambaForCausalLM' is not supported"),
-        ({"pretrained_checkpoint": Path("/nowhere")}, f"/nowhere/{TRACKER}: missing"),
+        ({"pretrained_checkpoint": Path("/nowhere")}, "/nowhere: no checkpoint here"),
     ],
 )
 def test_jobs_that_cannot_run_here(
@@ -91,6 +91,13 @@ def test_jobs_that_cannot_run_here(
 ) -> None:
     assert main(write_job(fields | changes)) == EXIT_INPUT
     assert message in capsys.readouterr().err
+
+
+def test_weights_of_another_model(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    weights = fields["run_dir"] / "import"
+    write_checkpoint(weights, 1)
+    assert main(write_job(fields | {"pretrained_checkpoint": weights})) == EXIT_INPUT
+    assert "embedding.word_embeddings.weight is missing" in capsys.readouterr().err
 
 
 def test_a_model_that_megatron_cannot_represent(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
