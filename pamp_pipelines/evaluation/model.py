@@ -99,6 +99,7 @@ class ScoredModel(HFLM):
             pretrained=model, tokenizer=tokenizer, batch_size=1, device=device, prefix_token_id=policy.prefix_id
         )
         self.add_bos_token: bool | None = None  # None: as the tokenizer is configured
+        self.logits_cache: bool = True
         self.policy = policy
         self._progress = progress
         self._kind = ""

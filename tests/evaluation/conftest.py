@@ -130,9 +130,15 @@ class LakeBuilder:
         with publish(final, kind="eval_scores", id=id, inputs=[export]) as draft:
             write_scores(draft.dir / SCORES, rows)
             samples = [
-                {"task": task, "doc": {"problem": "1 + 1"}, "target": "2", "filtered_resps": [answer], "exact_match": int(answer == "2")}
-                for answer in ("3", "2")
-            ]  # fmt: skip
+                {
+                    "task": task,
+                    "doc": {"problem": "1 + 1"},
+                    "target": "2",
+                    "filtered_resps": [answer],
+                    "exact_match": right,
+                }
+                for answer, right in (("3", 0), ("2", 1))
+            ]
             (draft.dir / SAMPLES).write_text("".join(json.dumps(sample) + "\n" for sample in samples))
         return draft.artifact
 

@@ -41,14 +41,18 @@ def test_tables_hold_every_score(filled):
 def test_page_is_self_contained_and_complete(filled):
     html = (build_leaderboard(filled.lake).path / "index.html").read_text()
     assert not re.search(r"""(src|href)=["'](?!data:)""", html)
-    assert "@import" not in html and "url(" not in html
+    assert "@import" not in html
+    assert "url(" not in html
     assert "4 of 96" in html, "a limit stands beside the score that it cut"
-    assert "CC0-1.0" in html and "toktok" in html and "大模型" in html
+    assert "CC0-1.0" in html
+    assert "toktok" in html
+    assert "大模型" in html
     for kind in ("raw_corpus", "tokenized_shards", "megatron_checkpoint", "checkpoint", "hf_export", "eval_scores"):
         assert f"<td>{kind}" in html
     assert "not in this lake" not in html
     assert html.count('src="data:image/png;base64,') == 2
-    assert ">right<" in html and ">wrong<" in html
+    assert ">right<" in html
+    assert ">wrong<" in html
 
 
 def test_change_is_judged_by_standard_errors(filled):
@@ -61,10 +65,12 @@ def test_unchanged_lake_builds_nothing_and_a_new_score_does(filled):
     first = build_leaderboard(filled.lake)
     events: list[Event] = []
     again = build_leaderboard(filled.lake, events.append)
-    assert again.content == first.content and not events
+    assert again.content == first.content
+    assert not events
     filled.scores(BIG50, "sums", "arithmetic_boxed", {"exact_match": (1.0, 0.0)})
     third = build_leaderboard(filled.lake, events.append)
-    assert third.id != first.id and events[-1].kind == "finished"
+    assert third.id != first.id
+    assert events[-1].kind == "finished"
     assert pd.read_csv(third.path / "leaderboard.csv")["sums/arithmetic_boxed/exact_match"].tolist() == [0.0, 0.25, 1.0]
 
 

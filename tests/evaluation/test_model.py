@@ -143,9 +143,9 @@ def test_policy_falls_back_to_eos():
         (tokenizer(), "<far>", "outside the model's 3 embeddings"),
         (tokenizer(), 3, "outside the model's 3 embeddings"),
         (tokenizer(eos_token_id=None), None, "neither bos nor eos"),
-        (tokenizer(encode=lambda text, add_special_tokens=True: [2, 2, 0] if add_special_tokens else [0]), None, "adds 2"),
+        (tokenizer(encode=lambda _, add_special_tokens=True: [2, 2, 0] if add_special_tokens else [0]), None, "adds 2"),
     ],
-)  # fmt: skip
+)
 def test_policy_refuses_what_would_score_wrongly(tok, declared, message):
     with pytest.raises(InputError, match=message):
         token_policy(tok, declared, 3)

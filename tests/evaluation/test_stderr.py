@@ -51,7 +51,8 @@ def test_other_aggregations_need_a_bootstrap():
     values = [0.0, 0.0, 1.0, 1.0, 1.0, 5.0]
     assert standard_error("median", 1.0, values, aggregate=np.median) is None
     first = standard_error("median", 1.0, values, aggregate=np.median, iterations=500, seed=3)
-    assert first is not None and first > 0
+    assert first is not None
+    assert first > 0
     assert first == standard_error("median", 1.0, values, aggregate=np.median, iterations=500, seed=3)
 
 

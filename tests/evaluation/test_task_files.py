@@ -19,8 +19,10 @@ def test_shipped_tasks_are_named_as_their_files(name):
 
 def test_minerva_rows_keep_lm_evals_prompt_scorer_and_version():
     task = read_task(shipped_tasks()["minerva_math_rows"])
-    assert task.config["num_fewshot"] == 4 and task.config["metadata"]["version"] >= 3
-    assert task.config["dataset_path"] is None and task.config["test_split"] == "test"
+    assert task.config["num_fewshot"] == 4
+    assert task.config["metadata"]["version"] >= 3
+    assert task.config["dataset_path"] is None
+    assert task.config["test_split"] == "test"
     assert {f.name for f in task.files} == {"minerva_math_rows.yaml", "minerva_math_algebra.yaml", "utils.py"}
     assert resolve(task.config["process_results"]).__module__ == "lm_eval.tasks.minerva_math.utils"
 

@@ -50,8 +50,10 @@ def test_what_is_gone_or_changed_is_said(scored):
     assert again["raw_corpus"].path is None
     assert again["hf_export"].changed
     lines = list(describe(again.values(), scored.lake.root))
-    assert lines[1].endswith("CHANGED since") and lines[-1].endswith("not in this lake")
-    assert lines[0].startswith("eval_scores  id ") and "scores/tiny/poems-fast/v0001/0000050/sums" in lines[0]
+    assert lines[1].endswith("CHANGED since")
+    assert lines[-1].endswith("not in this lake")
+    assert lines[0].startswith("eval_scores  id ")
+    assert "scores/tiny/poems-fast/v0001/0000050/sums" in lines[0]
 
 
 def test_unknown_and_ambiguous_ids_are_refused(scored):

@@ -1,0 +1,192 @@
+"""Evaluations in this process, with a scripted model in place of a trained one."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lm_eval.api.model import LM
+
+from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.harness import evaluate_loaded
+from pamp_pipelines.evaluation.model import TokenPolicy
+from pamp_pipelines.evaluation.scores import COLUMNS
+from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec
+from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
+
+ARITHMETIC = Path(__file__).parents[2] / "data/arithmetic/add1.jsonl"
+MATH = [
+    (r"What is $\frac{1}{2}+\frac{1}{4}$?", r"It is $\boxed{\frac{3}{4}}$.", r"\frac{3}{4}", r"\frac{3}{5}"),
+    (r"Find the interval.", r"So $x \in \boxed{[2,5)}$.", "[2,5)", "[2,5]"),
+    (r"How many?", r"There are $\boxed{1,000}$ ways.", "1000", "100"),
+    (r"Solve $x^2=9$, $x>0$.", r"Thus $x=\boxed{3}$.", "x = 3", "x = -3"),
+]
+"""problem, solution, an answer that is right though written otherwise, one that is wrong."""
+
+
+class Scripted(LM):
+    """Answers each prompt by a function of it."""
+
+    def __init__(self, answer=lambda prompt: "", likelihood=lambda text: -float(len(text))):
+        super().__init__()
+        self.answer, self.likelihood = answer, likelihood
+        self.prompts: list[str] = []
+        self.policy = TokenPolicy(prefix="<s>", prefix_id=0, prefix_source="bos", tokenizer_adds=(), bos_id=0, eos_id=1)
+        self.model = SimpleNamespace(dtype=torch.float32)
+        self._device = torch.device("cpu")
+        self.tokenizer, self.max_length = SimpleNamespace(), 128
+
+    def configure(self, batch_size, max_length):
+        self.max_length = max_length or self.max_length
+
+    def document_length(self, text):
+        return len(text.split())
+
+    def generate_until(self, requests):
+        self.prompts += [request.args[0] for request in requests]
+        return [self.answer(request.args[0]) for request in requests]
+
+    def loglikelihood(self, requests):
+        raise AssertionError("not asked for")
+
+    def loglikelihood_rolling(self, requests):
+        return [self.likelihood(request.args[0]) for request in requests]
+
+
+def final(answer):
+    return f" Let us see.\nFinal Answer: The final answer is ${answer}$. I hope it is correct."
+
+
+@pytest.fixture
+def job(tmp_path):
+    def make(task, rows, **settings):
+        data = tmp_path / "rows.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        subject = Subject(directory=tmp_path, content="c0ffee", model="scripted", step=7, tokens_seen=7000)
+        declared = Evaluation(tasks=(task,), **settings)
+        spec = evaluation_spec("mine", declared, subject, tmp_path / "out", {task: [data]}, tmp_path)
+        return EvaluateJob(subject=subject, evaluations=(spec,), work=tmp_path / "work", trusted=(tmp_path,))
+
+    return make
+
+
+def run(job, model):
+    return evaluate_loaded(job, job.evaluations[0], model)
+
+
+def scores(outcome):
+    return {row["metric"]: row["value"] for row in outcome.rows}
+
+
+@pytest.mark.parametrize(("which", "expected"), [(2, 1.0), (3, 0.0)])
+def test_math_is_scored_rightly(job, which, expected):
+    answers = {row[0]: final(row[which]) for row in MATH}
+    model = Scripted(
+        lambda prompt: next(a for problem, a in answers.items() if problem in prompt.split("Problem:")[-1])
+    )
+    outcome = run(job("minerva_math_rows", [{"problem": p, "solution": s} for p, s, *_ in MATH]), model)
+    assert scores(outcome)["exact_match"] == expected
+    assert all("Find the domain of the expression" in prompt for prompt in model.prompts), "four examples stand before"
+    assert [check.passed for check in outcome.checks] == [False], "exactly 0 or 1 is pointed out"
+    assert outcome.checks[0].metadata["samples"]
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0, 1.0), (1, 0.0)])
+def test_shipped_arithmetic_is_scored_rightly(job, shift, expected):
+    rows = [json.loads(line) for line in ARITHMETIC.read_text().splitlines()][:24]
+
+    def answer(prompt):
+        question = prompt.rsplit("What is ", 1)[1].split("?")[0]
+        return final(sum(map(int, question.split(" + "))) + shift).removesuffix(
+            "I hope it is correct."
+        )  # the stop sequence
+
+    outcome = run(job("arithmetic_boxed", rows), Scripted(answer))
+    assert scores(outcome) == {"exact_match": expected, "math_verify": expected}
+    assert outcome.rows[0]["n"] == 24
+
+
+def test_examples_are_no_test_rows():
+    shown = read_task(shipped_tasks()["arithmetic_boxed"]).config["fewshot_config"]["samples"]
+    assert not {row["problem"] for row in shown} & {
+        json.loads(line)["problem"] for line in ARITHMETIC.read_text().splitlines()
+    }
+
+
+def test_perplexities_by_word_byte_and_token(job):
+    texts = ["one two three", "vier fünf"]
+    outcome = run(
+        job("heldout_perplexity", [{"text": t} for t in texts]), Scripted(likelihood=lambda t: -10.0 * len(t.split()))
+    )
+    found = scores(outcome)
+    e10 = math.exp(10)
+    assert found["word_perplexity"] == pytest.approx(e10)
+    assert found["token_perplexity"] == pytest.approx(e10)
+    length = sum(len(t.encode()) for t in texts)
+    assert found["bits_per_byte"] == pytest.approx(50 / length / math.log(2))
+    by_metric = {row["metric"]: row for row in outcome.rows}
+    assert by_metric["word_perplexity"]["stderr"] == pytest.approx(0, abs=1e-6)
+    assert by_metric["bits_per_byte"]["stderr"] > 0
+    assert by_metric["bits_per_byte"]["higher_is_better"] is False
+
+
+def test_rows_say_what_was_asked(job):
+    rows = [{"problem": p, "solution": s} for p, s, *_ in MATH]
+    asked = job("minerva_math_rows", rows, limit=2, num_fewshot=1, batch_size=2)
+    outcome = run(asked, Scripted())
+    row = outcome.rows[0]
+    assert set(row) == set(COLUMNS)
+    task = asked.evaluations[0].tasks[0]
+    expected = {
+        "model": "scripted", "step": 7, "tokens_seen": 7000, "evaluation": "mine", "task": "minerva_math_rows",
+        "limit": 2, "n": 2, "n_available": 4, "num_fewshot": 1, "batch_size": 2, "model_content": "c0ffee",
+        "data_sha256": task.data_sha256, "task_sha256": task.yaml_sha256, "prefix_token": "<s>", "device": "cpu",
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+    assert row["task_version"]
+    other = run(job("minerva_math_rows", rows, limit=2, num_fewshot=2), Scripted())
+    assert other.rows[0]["prompt_sha256"] != row["prompt_sha256"], "another prompt is another hash"
+    json.dumps(outcome.results)
+
+
+def test_generation_arguments_reach_the_model(job):
+    class Spy(Scripted):
+        def generate_until(self, requests):
+            self.arguments = [request.args[1] for request in requests]
+            return super().generate_until(requests)
+
+    model = Spy()
+    run(
+        job("minerva_math_rows", [{"problem": "p", "solution": r"\boxed{1}"}] * 2, generation={"max_gen_toks": 5}),
+        model,
+    )
+    assert model.arguments[0]["max_gen_toks"] == 5
+    assert model.arguments[0]["until"], "what the task declares stays"
+
+
+def test_a_template_cannot_reach_the_interpreter(job, tmp_path):
+    task = tmp_path / "evil.yaml"
+    task.write_text(
+        "task: evil\noutput_type: loglikelihood_rolling\ntest_split: test\ndoc_to_text: ''\n"
+        "doc_to_target: '{{ text.__class__.__mro__[1].__subclasses__() }}'\nmetric_list: [{metric: bits_per_byte}]\n"
+    )
+    with pytest.raises(Exception, match="unsafe"):
+        run(job("evil.yaml", [{"text": "a"}]), Scripted())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no rows"),
+        ("[1]\n", "rows.jsonl:1: expected a JSON object"),
+        ('{"text": "a"}\n{"te', "rows.jsonl:2: not JSON"),
+    ],
+)
+def test_bad_rows_are_named(job, tmp_path, content, message):
+    asked = job("heldout_perplexity", [{"text": "a"}])
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(InputError, match=message):
+        run(asked, Scripted())

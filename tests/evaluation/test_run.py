@@ -1,0 +1,162 @@
+"""Evaluations through the worker process, as CLI and assets run them."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+import yaml
+
+from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed, WorkerFailed
+from pamp_pipelines.evaluation.job import evaluate_job
+from pamp_pipelines.evaluation.plain import plain_job
+from pamp_pipelines.evaluation.run import evaluate
+from pamp_pipelines.lake.artifact import read_artifact
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.store import CheckpointKey, Lake
+
+ROSE = [{"text": "What's in a name? that which we call a rose\n"}, {"text": "By any other name would smell as sweet;"}]
+
+
+@pytest.fixture
+def heldout(tmp_path):
+    file = tmp_path / "heldout.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROSE))
+    return file
+
+
+@pytest.fixture
+def declared(tiny_project):
+    folder = tiny_project.assets / "evaluations"
+    return {file.stem: Evaluation.model_validate(yaml.safe_load(file.read_text())) for file in folder.glob("*.yaml")}
+
+
+@pytest.fixture
+def job(tiny_project, declared, heldout, tmp_path):
+    def make(*suites, **changes):
+        arguments = {"declared": declared, "data": {"heldout_perplexity": heldout}, "root": tiny_project.root}
+        directory = tiny_project.data / "models/imported"
+        return plain_job(directory, suites, tmp_path / "scores", **(arguments | changes))
+
+    return make
+
+
+@pytest.mark.slow
+def test_one_worker_scores_all_and_a_second_call_finds_them(job, tmp_path):
+    asked = job("perplexity", "sums")
+    events = []
+    artifacts = evaluate(asked, events.append)
+    assert [a.path.name for a in artifacts] == ["perplexity", "sums"]
+    assert sum(e.data.get("loaded", False) for e in events) == 1, "one model load for both"
+    assert {e.data["metric"] for e in events if e.kind == "metric"} >= {"word_perplexity", "exact_match"}
+    for artifact in artifacts:
+        read_artifact(artifact.path, verify="hash")
+        table = pd.read_parquet(artifact.path / "scores.parquet")
+        assert (table["model_content"] == asked.subject.content).all()
+        samples = (artifact.path / "samples.jsonl").read_text().splitlines()
+        assert len(samples) == artifact.manifest.stats["samples"] == 2
+        assert json.loads((artifact.path / "results.json").read_text())["results"]
+    sums = pd.read_parquet(artifacts[1].path / "scores.parquet")
+    assert sums[["n", "n_available", "limit"]].drop_duplicates().to_numpy().tolist() == [[2, 8, 2]]
+    assert not list((tmp_path / "scores").glob(".work*"))
+    again = evaluate(asked, lambda event: pytest.fail(f"nothing was left to do, but {event}"))
+    assert [a.content for a in again] == [a.content for a in artifacts]
+
+
+@pytest.mark.slow
+def test_a_failure_keeps_what_was_finished_and_publishes_nothing_else(job, tiny_project, tmp_path):
+    broken = tmp_path / "sums.jsonl"
+    broken.write_text('{"problem": "What is 1 + 1?"}\n')  # no solution
+    asked = job(
+        "perplexity", "sums", data={"arithmetic_boxed": broken, "heldout_perplexity": tmp_path / "heldout.jsonl"}
+    )
+    with pytest.raises(WorkerFailed, match="solution"):
+        evaluate(asked)
+    assert not (tmp_path / "scores/sums").exists()
+    assert read_artifact(tmp_path / "scores/perplexity").kind == "eval_scores"
+
+
+def test_identity_covers_what_decides_the_score(job, heldout, tiny_project, tmp_path):
+    base = job("perplexity").evaluations[0].id
+    assert job("perplexity").evaluations[0].id == base
+    assert job("perplexity", settings={"limit": 3}).evaluations[0].id != base
+    assert job("perplexity", prefix="the").evaluations[0].id != base
+    other = tmp_path / "copy"
+    shutil.copytree(tiny_project.data / "models/imported", other)
+    copied = plain_job(other, ["heldout_perplexity"], tmp_path / "scores", data={"heldout_perplexity": heldout})
+    assert copied.subject.content == job("perplexity").subject.content, "another folder is no other model"
+    heldout.write_text('{"text": "other"}\n')
+    assert job("perplexity").evaluations[0].id != base
+
+
+def test_plain_suites_need_no_project(tiny_project, heldout, tmp_path):
+    directory = tiny_project.data / "models/imported"
+    task = tmp_path / "my.yaml"
+    task.write_text("task: mine\noutput_type: loglikelihood_rolling\ntest_split: test\ndoc_to_text: ''\n")
+    job = plain_job(directory, [str(task)], tmp_path / "out", data={str(task): heldout}, settings={"limit": 1})
+    spec = job.evaluations[0]
+    assert (spec.name, spec.tasks[0].name, spec.limit) == ("my", "mine", 1)
+    stock = plain_job(directory, ["hellaswag"], tmp_path / "out").evaluations[0].tasks[0]
+    assert (stock.name, stock.yaml, stock.data) == ("hellaswag", None, ())
+
+
+def test_bad_requests_are_refused_before_a_worker_starts(job, tiny_project, tmp_path, heldout):
+    with pytest.raises(InputError, match=r"--data heldout_perplexity=heldout\.jsonl"):
+        job("perplexity", data={})
+    with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
+        job("perplexity", data={"heldout_perplexity": tmp_path / "none.jsonl"})
+    with pytest.raises(InputError, match="needs local rows"):
+        job("heldout_perplexity", data={})
+    with pytest.raises(InputError, match="`data` cannot replace that"):
+        job("hellaswag", data={"hellaswag": heldout})
+    with pytest.raises(InputError, match=r"no config\.json"):
+        plain_job(tmp_path, ["hellaswag"], tmp_path / "out")
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_text("{}")
+    (pickled / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="other weight formats can run code"):
+        plain_job(pickled, ["hellaswag"], tmp_path / "out")
+
+
+KEY = CheckpointKey("imported", "both", 1, 10)
+
+
+def test_a_checkpoint_is_scored_on_the_held_out_text_of_its_run(builder, tiny_project):
+    export = builder.export(KEY)
+    job = evaluate_job(load_catalog(tiny_project), builder.lake, KEY, ["perplexity", "sums"])
+    perplexity, sums = job.evaluations
+    assert perplexity.tasks[0].data == (builder.lake.shards_dir("poems", "d" * 64) / "heldout.jsonl",)
+    assert sums.tasks[0].data == (tiny_project.root / "data/sums.jsonl",)
+    assert (job.subject.prefix, job.subject.step, job.subject.tokens_seen) == (0, 10, 10 * 4 * 64)
+    assert job.subject.inputs == (export.ref,)
+    assert perplexity.output == builder.lake.scores_dir(KEY, "perplexity")
+
+
+def test_a_moved_lake_is_scored_where_it_is(builder, tiny_project, tmp_path):
+    builder.export(KEY)
+    builder.lake.root.rename(tmp_path / "moved")
+    lake = Lake(tmp_path / "moved")
+    job = evaluate_job(load_catalog(tiny_project), lake, KEY, ["perplexity"])
+    assert job.evaluations[0].tasks[0].data == (lake.shards_dir("poems", "d" * 64) / "heldout.jsonl",)
+
+
+def test_missing_inputs_say_what_to_materialise(builder, tiny_project):
+    catalog = load_catalog(tiny_project)
+    with pytest.raises(MissingInput, match="hf_export"):
+        evaluate_job(catalog, builder.lake, KEY, ["perplexity"])
+    builder.export(KEY)
+    (builder.lake.shards_dir("poems", "d" * 64) / "heldout.jsonl").unlink()
+    with pytest.raises(MissingInput, match="tokenized_shards"):
+        evaluate_job(catalog, builder.lake, KEY, ["perplexity"])
+
+
+def test_an_export_that_failed_a_check_is_not_scored(builder, tiny_project):
+    path = builder.export(KEY).path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["checks"] = [CheckResult(name="loss_matches_megatron", passed=False, description="off by 2").model_dump()]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(VerificationFailed, match="loss_matches_megatron: off by 2"):
+        evaluate_job(load_catalog(tiny_project), builder.lake, KEY, ["perplexity"])
