@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pamp_pipelines import cli
+from pamp_pipelines.commands.leaderboard import table
 from pamp_pipelines.commands.progress import describe, progress
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.project import Project
@@ -278,3 +279,15 @@ def test_events_are_described_with_the_telling_values_first() -> None:
         time=0, kind="metric", data={"grad_norm": 0.123456, "loss": 2.0, "iteration": 7, "validation": {"a": 1}}
     )
     assert describe(event).split("  ", 1)[1].split() == ["iteration=7", "loss=2", "grad_norm=0.1235"]
+
+
+def test_the_leaderboard_shows_the_telling_metric_of_each_task() -> None:
+    keys = {"model": "m", "training_config": "c", "step": "10", "tokens_seen": "2048"}
+    scores = {"ppl/text/byte_perplexity": "2.5", "ppl/text/word_perplexity": "12.34567", "math/rows/exact_match": ""}
+    lines = list(table([keys | scores], ["word_perplexity", "exact_match"]))
+    assert [line.split() for line in lines] == [
+        ["model", "training_config", "step", "tokens_seen", "text", "rows"],
+        ["word_perplexity", "exact_match"],
+        ["m", "c", "10", "2048", "12.35"],
+    ]
+    assert list(table([], [])) == []

@@ -1,17 +1,15 @@
 """``pamp materialize`` and ``pamp demo``: run assets on the project's Dagster instance."""
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.leaderboard import table as leaderboard_table
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.project import Project
-
-_COLUMNS = 7
 
 
 @command("materialize", short_help="Run assets as Dagster does, in this process.")
@@ -36,6 +34,7 @@ def demo(project: Path | None) -> Outcome:
 
     A second run finds all done within seconds.
     """
+    from pamp_pipelines.evaluation.frames import PREFERRED
     from pamp_pipelines.lake.store import Lake
 
     found = discover(project)
@@ -47,7 +46,7 @@ def demo(project: Path | None) -> Outcome:
     lines = [
         *(_line(p) for p in partitions),
         "",
-        *_table(rows),
+        *leaderboard_table(rows, PREFERRED),
         "",
         f"report       {report}",
         "UI           make dev, then http://127.0.0.1:3000",
@@ -78,21 +77,3 @@ def _data(partition: Any) -> dict[str, Any]:
 def _line(partition: Any) -> str:
     done = "up to date" if partition.run_id is None else f"{partition.seconds:.1f} s"
     return f"{partition.asset:<32} {partition.partition or '':<60} {partition.data_version[:12]}  {done}"
-
-
-def _table(rows: list[dict[str, str]]) -> Iterator[str]:
-    """The leaderboard in aligned columns; all of them are in the report."""
-    if not rows:
-        return
-    names = list(rows[0])[:_COLUMNS]
-    cells = [names, *([_short(row[name]) for name in names] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _short(text: str) -> str:
-    try:
-        return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
-    except ValueError:
-        return text
