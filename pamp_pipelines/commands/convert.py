@@ -74,4 +74,4 @@ def export_hf(project: Path | None, checkpoint: str, destination: Path | None, t
     catalog, lake, key = load_catalog(found), Lake(found.lake), CheckpointKey.parse(checkpoint)
     job = export_job(catalog, lake, key)
     with progress() as on_event:
-        return artifact_outcome(export_and_verify(job, loss_job(catalog, lake, key), on_event))
+        return artifact_outcome(export_and_verify(job, loss_job(lake, key), on_event))
