@@ -3,7 +3,7 @@
 Starts from random weights, from the pretrained checkpoint, or from the newest complete checkpoint of the run, whichever
 is the furthest. The exit status is 0 exactly when Megatron's tracker names the last iteration of the job.
 
-Nothing heavy may be imported here: saving a checkpoint spawns a process that imports this module again.
+Nothing heavy may be imported here: an asynchronous save spawns a process that imports this module again.
 """
 
 from __future__ import annotations
@@ -117,19 +117,18 @@ def start_megatron(job: TrainJob) -> tuple[Any, Any]:
     """
     # Megatron asks for it with tensor or context parallelism: kernels then start in the order of their launch
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    from pamp_pipelines.training import cpu_adapter, optimizer_resume
+    from pamp_pipelines.training import cpu_adapter, optimizer_resume, wheel
     from pamp_pipelines.training.arguments import megatron_argv
 
     cuda = not cpu_adapter.install()
     optimizer_resume.install()
-    import megatron.core.datasets.utils
+    wheel.skip_compilation()
     from megatron.training import global_vars
     from megatron.training.arguments import parse_and_validate_args
 
-    # runs `make` in a folder to which the wheel has no Makefile; the wheel holds the library already built
-    megatron.core.datasets.utils.compile_helpers = lambda: None
     sys.argv = [sys.argv[0], *megatron_argv(job, cuda=cuda)]
     args = parse_and_validate_args()
+    wheel.save_in_process(args)
     if args.rank != args.world_size - 1:
         return args, None
     from pamp_pipelines.training.data import heldout_tokens
