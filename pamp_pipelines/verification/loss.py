@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.training_config import Precision
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import OnEvent, ignore
@@ -42,11 +41,10 @@ _DTYPE: Mapping[Precision, Literal["float32", "bfloat16", "float16"]] = {
 }
 
 
-def loss_job(catalog: Catalog, lake: Lake, key: CheckpointKey) -> LossJob | None:
+def loss_job(lake: Lake, key: CheckpointKey) -> LossJob | None:
     """Megatron's validation figures at a kept checkpoint, from its version directory.
 
     Args:
-        catalog: unused but for symmetry with the other resolvers: the run says what it was made of.
         lake: where the run lies.
         key: the checkpoint.
 
