@@ -9,7 +9,8 @@ from typing import Any
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, work_folder
+from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, task_path, work_folder
+from pamp_pipelines.evaluation.task_files import read_task
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 
 
@@ -60,13 +61,19 @@ def plain_job(
     subject = plain_subject(directory, prefix=prefix)
     output = output.resolve()
     specs = []
+    unused = set(data or {})
     for suite in suites:
         base = (declared or {}).get(suite)
         name = suite if base else Path(suite).stem
-        fields = (base.model_dump() if base else {"tasks": (suite,)}) | dict(settings or {})
+        # A file named on the command line is meant from the current folder, one in a declaration from the project's.
+        tasks = (str(Path(suite).resolve()) if Path(suite).is_file() else suite,)
+        fields = (base.model_dump() if base else {"tasks": tasks}) | dict(settings or {})
         evaluation = Evaluation.model_validate(fields)
         rows = {task: (root or Path()) / file for task, file in evaluation.data.items() if file != "held_out"}
-        rows |= data or {}
+        for task in evaluation.tasks:
+            for key in sorted(_names(task, root) & set(data or {})):
+                rows[task] = (data or {})[key]
+                unused.discard(key)
         if missing := [task for task, file in evaluation.data.items() if file == "held_out" and task not in rows]:
             raise InputError(
                 f"evaluation {suite!r}: the held-out text of a plain directory is unknown; name a JSON-lines file for "
@@ -74,6 +81,8 @@ def plain_job(
             )
         files = {task: [file.resolve()] for task, file in rows.items()}
         specs.append(evaluation_spec(name, evaluation, subject, output / name, files, root))
+    if unused:
+        raise InputError(f"data for {', '.join(sorted(unused))}: no task of {', '.join(suites)} has that name.")
     return EvaluateJob(
         subject=subject,
         evaluations=tuple(specs),
@@ -82,3 +91,9 @@ def plain_job(
         profile=profile or ComputeProfile(),
         trusted=(root.resolve(),) if root else (),
     )
+
+
+def _names(task: str, root: Path | None) -> set[str]:
+    """What a task can be called where its rows are given: as declared, or by the name in its file."""
+    path = task_path(task, root)
+    return {task} if path is None else {task, read_task(path, [root] if root else []).name}

@@ -120,16 +120,13 @@ def task_spec(task: str, data: Sequence[Path], root: Path | None) -> TaskSpec:
         if not file.is_file():
             hint = " Run `make setup`." if "benchmarks" in file.parts else ""
             raise InputError(f"{file}: no such file; task {task!r} takes its rows from it.{hint}")
-    if task.endswith((".yaml", ".yml")):
-        path = Path(task) if root is None else root / task
-    elif task in shipped_tasks():
-        path = shipped_tasks()[task]
-    elif data:
+    path = task_path(task, root)
+    if path is None and data:
         raise InputError(
             f"task {task!r} is none of this package's ({', '.join(shipped_tasks())}) nor a YAML file, so it reads its "
             "own data set; `data` cannot replace that. Write a task YAML that includes it and give that the data."
         )
-    else:
+    if path is None:
         return TaskSpec(name=task)
     read = read_task(path, trusted=[root] if root else [])
     if not data and not (read.config.get("dataset_path") or read.config.get("custom_dataset")):
@@ -142,6 +139,13 @@ def task_spec(task: str, data: Sequence[Path], root: Path | None) -> TaskSpec:
         data=tuple(data),
         data_sha256=hashes[0] if len(hashes) == 1 else sha256_json(hashes) if hashes else None,
     )
+
+
+def task_path(task: str, root: Path | None) -> Path | None:
+    """The YAML file of a task as declared; None for one that lm-eval ships."""
+    if task.endswith((".yaml", ".yml")):
+        return (root or Path()) / task
+    return shipped_tasks().get(task)
 
 
 def evaluation_spec(

@@ -95,7 +95,8 @@ def test_plain_suites_need_no_project(tiny_project, heldout, tmp_path):
     directory = tiny_project.data / "models/imported"
     task = tmp_path / "my.yaml"
     task.write_text("task: mine\noutput_type: loglikelihood_rolling\ntest_split: test\ndoc_to_text: ''\n")
-    job = plain_job(directory, [str(task)], tmp_path / "out", data={str(task): heldout}, settings={"limit": 1})
+    job = plain_job(directory, [str(task)], tmp_path / "out", data={"mine": heldout}, settings={"limit": 1})
+    assert job.evaluations[0].tasks[0].data == (heldout,)
     spec = job.evaluations[0]
     assert (spec.name, spec.tasks[0].name, spec.limit) == ("my", "mine", 1)
     stock = plain_job(directory, ["hellaswag"], tmp_path / "out").evaluations[0].tasks[0]
@@ -107,6 +108,8 @@ def test_bad_requests_are_refused_before_a_worker_starts(job, tiny_project, tmp_
         job("perplexity", data={})
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         job("perplexity", data={"heldout_perplexity": tmp_path / "none.jsonl"})
+    with pytest.raises(InputError, match="data for typo: no task of perplexity"):
+        job("perplexity", data={"heldout_perplexity": heldout, "typo": heldout})
     with pytest.raises(InputError, match="needs local rows"):
         job("heldout_perplexity", data={})
     with pytest.raises(InputError, match="`data` cannot replace that"):
