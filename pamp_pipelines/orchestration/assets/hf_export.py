@@ -35,7 +35,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         """
         with stage(context, "hf_export") as on_event:
             key = CheckpointKey.parse(context.partition_key)
-            job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.catalog, pamp.lake, key)
+            job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.lake, key)
             return result(export_and_verify(job, loss, on_event))
 
     return hf_export
