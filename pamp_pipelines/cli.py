@@ -1,11 +1,12 @@
 """The command line: ``pamp --help``."""
 
+import os
 import sys
 
 import click
 
 from pamp_pipelines.commands.check import check
-from pamp_pipelines.commands.command import INTERRUPTED, USAGE, print_json
+from pamp_pipelines.commands.command import FAILED, INTERRUPTED, USAGE, print_json
 from pamp_pipelines.commands.convert import export_hf, import_hf
 from pamp_pipelines.commands.evaluate import evaluate
 from pamp_pipelines.commands.materialize import demo, materialize
@@ -38,6 +39,10 @@ def main() -> None:
     """Entry point of the ``pamp`` script. With ``--json`` a wrong command line, too, ends in a JSON object."""
     try:
         pamp.main(prog_name="pamp", standalone_mode=False)
+    except BrokenPipeError:
+        # Whoever read stdout is gone, e.g. `head`; without this, Python complains again while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
     except click.exceptions.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as error:

@@ -7,6 +7,7 @@ is 0 when all went well, 1 when something is wrong, 2 when the command line is, 
 
 import functools
 import json
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -64,8 +65,16 @@ def discover(project: Path | None) -> Project:
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """One line on stdout; what JSON does not know is written as text."""
-    click.echo(json.dumps(data, default=str, ensure_ascii=False))
+    """One line on stdout; what JSON does not know is written as text, and a number that is none (NaN) as null."""
+    click.echo(json.dumps(_finite(data), default=str, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _run(function: Callable[[], Outcome], as_json: bool) -> int:

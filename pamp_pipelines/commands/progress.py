@@ -27,13 +27,14 @@ def progress() -> Iterator[OnEvent]:
         yield _Plain()
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
 
         def show(event: Event) -> None:
             if event.kind in _PASSING:
-                status.update(describe(event), spinner="dots")
+                status.update(Text(describe(event), no_wrap=True, overflow="ellipsis"))
             else:
                 console.print(describe(event), markup=False, style="yellow" if event.kind == "warning" else None)
 

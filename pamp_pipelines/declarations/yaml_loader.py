@@ -166,7 +166,11 @@ class _Reader:
         if trap := _trap(text):
             self._problem(node, loc, trap)
             return None
-        return plain_value(text)
+        try:
+            return plain_value(text)
+        except ValueError:
+            self._problem(node, loc, "has too many digits for a number: quote it")
+            return None
 
     def _problem(self, node: yaml.Node, loc: Loc, message: str) -> None:
         self.problems.append(Problem(self.path, node.start_mark.line + 1, dotted(loc), message))

@@ -1,5 +1,6 @@
 """Values are read by YAML 1.2, traps are refused with the line they stand on."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def test_every_trap_and_duplicate_is_reported_at_once(tmp_path: Path) -> None:
         ("b: &x {c: 1}\na:\n  <<: *x\n", "x.yaml:3: a: merge keys"),
         ("? [1, 2]\n: 3\n", "a key must be plain text"),
         ("a: &x [*x]\n", "an alias refers to itself"),
+        (f"a: {'9' * 5000}\n", "x.yaml:1: a: has too many digits"),
         ("a: *nowhere\n", "is not YAML: .*undefined alias"),
         ("[" * 5000, "nested too deeply|is not YAML"),
     ],
@@ -142,3 +144,43 @@ def test_what_pyyaml_writes_is_read_back(tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
     path.write_text(yaml.safe_dump({"a": value}), encoding="utf-8", newline="")
     assert read_yaml(path).value == {"a": value}
+
+
+_PIECES = st.lists(
+    st.sampled_from(
+        [
+            "a: ",
+            "b",
+            "- ",
+            "\n",
+            "  ",
+            ":",
+            "{",
+            "}",
+            "[",
+            "]",
+            "&x ",
+            "*x",
+            "!!int ",
+            "? ",
+            "'",
+            '"',
+            "|\n",
+            "#",
+            "0",
+            ".",
+        ]
+    )
+    | st.text(max_size=3),
+    max_size=12,
+)
+
+
+@given(_PIECES)
+def test_whatever_a_file_holds_the_only_error_is_a_declaration_error(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "noise.yaml"
+    path.write_bytes("".join(pieces).encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(DeclarationError):
+        read_yaml(path)
