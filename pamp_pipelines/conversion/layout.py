@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pamp_pipelines.conversion.architectures import Architecture, Config, Entry, architecture_of, tied
 from pamp_pipelines.conversion.coverage import Shape
 from pamp_pipelines.conversion.rows import Run, runs
+from pamp_pipelines.errors import VerificationFailed
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,22 @@ def layout_of(config: Config) -> Layout:
 
     Raises:
         InputError: unknown architecture, or an impossible config.
+        VerificationFailed: the architecture's table contradicts itself.
     """
     architecture = architecture_of(config)
-    return Layout(architecture, config, architecture.dimensions(config))
+    layout = Layout(architecture, config, architecture.dimensions(config))
+    if problems := list(_table_problems(layout)):
+        raise VerificationFailed("\n".join(problems))
+    return layout
+
+
+def _table_problems(layout: Layout) -> Iterator[str]:
+    """Operations move whole rows, so sources must have the rows' shape and as many rows as the checkpoint tensor."""
+    for entry in layout.entries:
+        block = next(layout.blocks_of(entry))
+        heights = sum(shape[0] for shape in block.source_shapes)
+        rests = {shape[1:] for shape in block.source_shapes}
+        if heights != block.shape[0] or rests != {block.shape[1:]}:
+            shapes = ", ".join(str(list(shape)) for shape in block.source_shapes)
+            name = layout.architecture.name
+            yield f"table of {name}: {entry.key} is {list(block.shape)}, its sources are {shapes}"
