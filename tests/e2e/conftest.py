@@ -1,0 +1,188 @@
+"""A running `dagster dev` on a tiny project of its own, driven over GraphQL as the UI drives it."""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from pamp_pipelines.orchestration.instance import ensure_home
+from pamp_pipelines.project import Project
+
+TOKEN = "PAMP_TEST_TOKEN"
+START_S, STOP_S, RUN_S = 180, 60, 400
+
+LAUNCH = """
+mutation Launch($params: ExecutionParams!) {
+  launchRun(executionParams: $params) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message stack }
+    ... on RunConfigValidationInvalid { errors { message } }
+  }
+}"""
+
+RUN = """
+query Run($id: ID!) {
+  runOrError(runId: $id) {
+    ... on Run {
+      status
+      assetMaterializations { assetKey { path } partition tags { key value } }
+      eventConnection { events { __typename ... on MessageEvent { message } ... on ErrorEvent { error { message } } } }
+    }
+  }
+}"""
+
+PARTITIONS = """
+query Partitions($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } }
+}"""
+
+
+class DagsterDev:
+    """One `dagster dev` in a session of its own."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.port = _free_port()
+        self.token = secrets.token_hex(8)
+        self.log = project.root / "dagster-dev.log"
+        command = [
+            *(sys.executable, "-m", "dagster", "dev", "-w", str(project.root / "workspace.yaml")),
+            *("--port", str(self.port), "--host", "127.0.0.1"),
+        ]
+        environment = {
+            **os.environ,
+            "DAGSTER_HOME": str(ensure_home(project)),
+            "PAMP_PROJECT": str(project.root),
+            "PAMP_LAKE": str(project.data / "lake"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            TOKEN: self.token,
+        }
+        self._process = subprocess.Popen(
+            command,
+            cwd=project.root,
+            env=environment,
+            stdout=self.log.open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # a background shell starts its children with SIGINT ignored, and every process below would inherit that
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        self._wait_until_ready()
+
+    def query(self, query: str, **variables: Any) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/graphql",
+            json.dumps({"query": query, "variables": variables}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from error  # GraphQL errors come as HTTP 500 with a body
+        assert "errors" not in answer, answer
+        return answer["data"]
+
+    def launch(self, assets: list[str], partition: str | None) -> str:
+        """Start a run as the button "Materialize" does; returns its id."""
+        selector = {
+            "repositoryLocationName": "pamp",
+            "repositoryName": "__repository__",
+            "pipelineName": "__ASSET_JOB",
+            "assetSelection": [{"path": asset.split("/")} for asset in assets],
+        }
+        tags = [{"key": "dagster/partition", "value": partition}] if partition else []
+        params = {"selector": selector, "mode": "default", "executionMetadata": {"tags": tags}}
+        launched = self.query(LAUNCH, params=params)["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        return launched["run"]["runId"]
+
+    def wait(self, run_id: str) -> dict[str, Any]:
+        """The run, once it has ended."""
+        deadline = time.monotonic() + RUN_S
+        while time.monotonic() < deadline:
+            run = self.query(RUN, id=run_id)["runOrError"]
+            if run["status"] in {"SUCCESS", "FAILURE", "CANCELED"}:
+                return run
+            time.sleep(0.5)
+        raise AssertionError(f"run {run_id} did not end in {RUN_S} s:\n{self.log.read_text()[-3000:]}")
+
+    def materialize(self, assets: list[str], partition: str | None) -> dict[str, str]:
+        """Run assets to success; returns data versions by asset."""
+        run = self.wait(self.launch(assets, partition))
+        errors = [e.get("error") or e["message"] for e in run["eventConnection"]["events"] if "Fail" in e["__typename"]]
+        assert run["status"] == "SUCCESS", errors
+        versions = {}
+        for event in run["assetMaterializations"]:
+            tags = {tag["key"]: tag["value"] for tag in event["tags"]}
+            versions["/".join(event["assetKey"]["path"])] = tags["dagster/data_version"]
+        return versions
+
+    def partitions(self, asset: str) -> list[str]:
+        query = (
+            "query P($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } } }"
+        )
+        return self.query(query, key={"path": asset.split("/")})["assetNodeOrError"]["partitionKeys"]
+
+    def stop(self) -> list[psutil.Process]:
+        """Ctrl-C in the terminal: SIGINT to the whole group. Returns what is alive a minute later, then ends it."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        deadline = time.monotonic() + STOP_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            self._process.poll()
+            time.sleep(0.2)
+        for process in left:
+            process.kill()
+        self._process.wait()
+        return left
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that descends from this `dagster dev`, found by a token in its environment."""
+        return [p for p in psutil.process_iter() if _carries(p, self.token)]
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/server_info", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.5)
+        text = self.log.read_text()[-3000:]
+        self.stop()
+        raise AssertionError(f"dagster dev did not start:\n{text}")
+
+
+def _carries(process: psutil.Process, token: str) -> bool:
+    try:
+        return process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def dagster_dev(own_project: Project) -> Iterator[DagsterDev]:
+    dev = DagsterDev(own_project)
+    yield dev
+    assert dev.stop() == []

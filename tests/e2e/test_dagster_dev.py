@@ -1,0 +1,49 @@
+"""The running system: one partition of every asset through the daemon, and in process to the same content."""
+
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.orchestration.materialize import materialize
+from pamp_pipelines.project import Project
+
+MODEL, CONFIG, CORPUS = "scratch", "sonnets-only", "sonnets"
+CHECKPOINT = f"{MODEL}/{CONFIG}/v0001/0000004"
+STAGES = {
+    "raw_corpus": CORPUS,
+    "tokenized_shards": f"{CORPUS}|{MODEL}",
+    "megatron_checkpoint": MODEL,
+    "pretrained_checkpoint": f"{MODEL}|{CONFIG}",
+    "hf_export": CHECKPOINT,
+}
+"""One partition of each stage up to the export, in order."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_asset_through_the_daemon_as_in_process(
+    dagster_dev: Any, own_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions: dict[str, str] = {}
+    for asset, partition in STAGES.items():
+        versions |= dagster_dev.materialize([asset], partition)
+    assert dagster_dev.partitions("checkpoint") == [CHECKPOINT]
+    scores = ["eval_scores/perplexity", "eval_scores/sums"]
+    assert set(dagster_dev.materialize(scores, CHECKPOINT)) == set(scores)
+    assert set(dagster_dev.materialize(["leaderboard"], None)) == {"leaderboard"}
+
+    # the same declarations and sources give the same content elsewhere, without a daemon
+    monkeypatch.setenv("PAMP_LAKE", str(own_project.data / "other_lake"))
+    monkeypatch.setenv("DAGSTER_HOME", str(own_project.data / "other_home"))
+    for asset, partition in STAGES.items():
+        (made,) = materialize(own_project, asset, partition)
+        assert made.data_version == versions[asset], asset
+
+
+@pytest.mark.slow
+def test_a_missing_input_fails_once_and_says_what_to_materialise(dagster_dev: Any) -> None:
+    run = dagster_dev.wait(dagster_dev.launch(["pretrained_checkpoint"], f"{MODEL}|{CONFIG}"))
+    assert run["status"] == "FAILURE"
+    events = run["eventConnection"]["events"]
+    assert "ExecutionStepUpForRetryEvent" not in {e["__typename"] for e in events}
+    assert any("pamp materialize megatron_checkpoint --partition 'scratch'" in str(e) for e in events)
