@@ -22,7 +22,7 @@ def load_model(directory: Path, *, dtype: str = "float32", layers: int | None = 
 
     Args:
         directory: config.json and safetensors.
-        dtype: what it computes in.
+        dtype: what it computes in: a torch type, or `auto` for that of the files.
         layers: build and read only this many, counted from the first.
 
     Raises:
@@ -39,7 +39,7 @@ def load_model(directory: Path, *, dtype: str = "float32", layers: int | None = 
         model, loading = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
-            dtype=getattr(torch, dtype),
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,
             output_loading_info=True,
             **local,

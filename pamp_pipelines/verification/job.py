@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -115,8 +115,6 @@ class LossWork(_Plain):
     """Folder for events and `losses.json`."""
     model: Path
     """Hugging Face directory."""
-    dtype: Literal["float32", "bfloat16", "float16"]
-    """What Hugging Face computes in."""
     job: LossJob
 
 
@@ -134,4 +132,6 @@ class Losses(_Plain):
 
     splits: tuple[SplitLoss, ...]
     device: str
+    dtype: str
+    """What Hugging Face computed in."""
     seconds: float

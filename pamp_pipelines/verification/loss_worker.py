@@ -19,6 +19,8 @@ from pamp_pipelines.verification.loss import LOSSES
 
 _LOGIT_BYTES = 256 * 2**20
 """Float32 logits of one batch; a single window may need more."""
+_SHARE_OF_MEMORY = 0.5
+"""Of what is free, for the weights."""
 _EVENT_SECONDS = 1.0
 
 
@@ -46,9 +48,22 @@ def _losses(work: LossWork, log: EventLog) -> Losses:
     from pamp_pipelines.verification.hf_side import load_model
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load_model(work.model, dtype=work.dtype).to(device)
+    model = load_model(work.model, dtype=_dtype(work.model, device)).to(device)
     splits = [_split_loss(model, split, work.job.sequence_length, _throttled(log, split)) for split in work.job.splits]
-    return Losses(splits=tuple(splits), device=device, seconds=round(time.monotonic() - start, 2))
+    seconds = round(time.monotonic() - start, 2)
+    return Losses(splits=tuple(splits), device=device, dtype=str(model.dtype).removeprefix("torch."), seconds=seconds)
+
+
+def _dtype(model: Path, device: str) -> str:
+    """`float32`, so that the reference has no rounding of its own; `auto`, as stored, where that would not fit."""
+    import psutil
+    import torch
+
+    from pamp_pipelines.conversion.hf_source import read_source
+
+    needed = 4 * sum(math.prod(tensor.shape) for tensor in read_source(model).tensors.values())
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
+    return "float32" if needed <= _SHARE_OF_MEMORY * free else "auto"
 
 
 def _throttled(log: EventLog, split: Split) -> Callable[[int, int], None]:

@@ -34,7 +34,7 @@ def _split(loss: float | None, tokens: int = 100, corpus: str = "plays") -> Spli
 def _verdict(split: Split, loss: float | None, tokens: int = 100, precision: Any = "fp32") -> CheckResult:
     job = LossJob(name=str(KEY), step=STEPS, splits=(split,), sequence_length=16, precision=precision)
     found = SplitLoss(corpus=split.corpus, loss=loss, tokens=tokens)
-    return loss_verdict(job, Losses(splits=(found,), device="cpu", seconds=1.0), "float32")
+    return loss_verdict(job, Losses(splits=(found,), device="cpu", dtype="float32", seconds=1.0))
 
 
 def test_equal_losses_pass_and_both_figures_are_kept() -> None:
