@@ -8,7 +8,7 @@ differ from an uninterrupted one. And Megatron's full validation takes one sampl
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import fsync_dir, fsync_file
+from pamp_pipelines.lake.hashing import sha256_json
 from pamp_pipelines.tokenization.indexed import IndexedReader
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.loop import validate_at_the_end
@@ -83,10 +84,12 @@ def _train_dataset(job: TrainJob, samples: int) -> Dataset:
         )
         return BlendedMegatronDatasetBuilder(GPTDataset, [samples, None, None], lambda: True, config).build()[0]
 
-    return _with_index(job.run_dir / "index", build)
+    # all that Megatron's own cache key holds: files of other inputs must not be added to a finished folder
+    key = sha256_json([*prefixes, *weights, samples, job.sequence_length, job.data_seed, job.vocab_size, job.eod_id])
+    return _with_index(job.run_dir / "index" / key[:12], build)
 
 
-def _with_index(final: Path, build: Any) -> Dataset:
+def _with_index(final: Path, build: Callable[[Path], Dataset]) -> Dataset:
     """Builds with the sample index at ``final``, which is either absent or complete.
 
     Megatron writes index files in place and trusts any that it finds, so that a killed run could never start again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.worker import EXIT_INCOMPLETE
 
 pytestmark = pytest.mark.slow
+
+STEPS = 40
+"""Enough for a signal to arrive before the end."""
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "plain": {"parallelism": {"distributed_optimizer": False}},
@@ -31,8 +35,14 @@ def uninterrupted(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def _job(trainer: Any, run_dir: Path, optimizer: str) -> TrainJob:
-    dropout = {"hidden": 0.1, "attention": 0.1}
-    return trainer.job(run_dir, iterations=12, dropout=dropout, **OPTIMIZERS[optimizer])
+    return trainer.job(
+        run_dir,
+        iterations=STEPS,
+        checkpoint={"interval": 10},
+        validation={"interval": 20},
+        dropout={"hidden": 0.1, "attention": 0.1},
+        **OPTIMIZERS[optimizer],
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -41,16 +51,27 @@ def test_a_killed_run_goes_on_exactly(
 ) -> None:
     job = _job(trainer, tmp_path, optimizer)
     run = trainer.start(job)
-    run.wait_for(lambda: 6 in run.steps())
+    run.wait_for(lambda: 15 in run.steps())
     run.kill()
     killed_at = run.steps()[-1]
     resumed_from = Saved(job.checkpoints_dir).sweep(print)
-    assert resumed_from in (4, 8)
-    assert 6 <= killed_at < 12
+    index = _break_index(job)
+    assert resumed_from in (10, 20, 30)
+    assert 15 <= killed_at < STEPS
     trainer.finish(job)
     events, _ = read_events(job.events_path)
     assert [event.data["iteration"] for event in events if event.kind == "started"] == [0, resumed_from]
     _assert_equal(trainer, job, uninterrupted[optimizer])
+    assert {path.suffix for path in index.iterdir()} == {".npy", ".txt"}
+
+
+def _break_index(job: TrainJob) -> Path:
+    """Leave the sample index as if the process had been killed while building it; returns where it belongs."""
+    (index,) = (job.run_dir / "index").iterdir()
+    half_built = index.rename(index.with_name(f".{index.name}.building"))
+    for file in half_built.glob("*shuffle_index.npy"):
+        os.truncate(file, 10)
+    return index
 
 
 def test_a_stopped_run_saves_and_goes_on_exactly(
@@ -58,14 +79,14 @@ def test_a_stopped_run_saves_and_goes_on_exactly(
 ) -> None:
     job = _job(trainer, tmp_path, "plain")
     run = trainer.start(job)
-    run.wait_for(lambda: 2 in run.steps())
+    run.wait_for(lambda: 3 in run.steps())
     (worker,) = [process for process in run.workers() if "pamp_pipelines.training.worker" in process.cmdline()]
     worker.terminate()
     assert run.wait() != 0
     saved = Saved(job.checkpoints_dir)
     stopped_at = saved.tracker()
     assert stopped_at is not None
-    assert 2 <= stopped_at < 12
+    assert 3 <= stopped_at < STEPS
     assert saved.complete(stopped_at)
     events, _ = read_events(job.events_path)
     assert (events[-1].kind, events[-1].data["iteration"]) == ("failed", stopped_at)
@@ -76,7 +97,7 @@ def test_a_stopped_run_saves_and_goes_on_exactly(
 
 def _assert_equal(trainer: Any, job: TrainJob, expected: TrainJob) -> None:
     assert trainer.records(job) == trainer.records(expected)
-    ours, theirs = (_tensors(Saved(j.checkpoints_dir).dir(12)) for j in (job, expected))
+    ours, theirs = (_tensors(Saved(j.checkpoints_dir).dir(STEPS)) for j in (job, expected))
     assert ours.keys() == theirs.keys()
     assert any(key.startswith("optimizer.") for key in ours)
     assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
