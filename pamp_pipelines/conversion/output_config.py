@@ -12,6 +12,9 @@ from pamp_pipelines.conversion.dtypes import DType
 from pamp_pipelines.conversion.layout import Layout
 from pamp_pipelines.lake.atomic import write_json
 
+_FORCED = {"qwen2": "Qwen2Tokenizer"}
+"""Tokenizer classes that transformers 5 takes by `model_type` over the declared one (MODELS_WITH_INCORRECT_HUB_…)."""
+
 
 def write_output_config(template: Path, target: Path, layout: Layout, dtypes: Sequence[DType]) -> None:
     """`config.json` of the export: the template's, with the type of the weights and the class of the model.
@@ -58,7 +61,14 @@ def complete_tokenizer(target: Path, config: Config) -> list[str]:
     content = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     write_json(settings, content)
     named = ", ".join(f"{name} {token!r}" for name, token in special.items()) or "no special tokens"
-    return [f"the tokenizer is a bare {source}: wrote tokenizer_config.json with {named}"]
+    notes = [f"the tokenizer is a bare {source}: wrote tokenizer_config.json with {named}"]
+    forced = _FORCED.get(str(config.get("model_type")))
+    if forced:
+        notes.append(
+            f"transformers opens every {config['model_type']} model with {forced}, whatever is declared: AutoTokenizer "
+            f"may give other ids than {source}; open it with PreTrainedTokenizerFast"
+        )
+    return notes
 
 
 def _pieces_of_json(file: Path) -> dict[int, str]:

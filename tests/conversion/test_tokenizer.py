@@ -29,18 +29,20 @@ def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "m.model"
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "qwen2"])
 def test_bare_sentencepiece(family: str, sentencepiece_model: Path, config_of: Any, tmp_path: Path) -> None:
     import sentencepiece
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     config = config_of(family)
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(sentencepiece_model, tmp_path / "tokenizer.model")
-    (note,) = complete_tokenizer(tmp_path, config)
+    note, *others = complete_tokenizer(tmp_path, config)
     assert note.startswith("the tokenizer is a bare tokenizer.model: wrote tokenizer_config.json with")
+    assert len(others) == (family == "qwen2")  # whose class transformers takes whatever is declared
     original = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    opener = PreTrainedTokenizerFast if others else AutoTokenizer
+    tokenizer = opener.from_pretrained(tmp_path)
     assert len(tokenizer) == original.get_piece_size()
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
     for text in TEXTS:
