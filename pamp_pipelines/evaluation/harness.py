@@ -58,8 +58,8 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
     sandbox_templates()
     start = time.monotonic()
     model.configure(spec.batch_size, spec.max_length)
-    tasks = build_tasks(job, spec)
     try:
+        tasks = build_tasks(job, spec)
         results = simple_evaluate(
             model=model,
             tasks=tasks,
@@ -192,7 +192,7 @@ def score_rows(
         counts = results.get("n-samples", {}).get(name, {})
         about = {
             "task": name,
-            "task_version": _text(results["versions"].get(name)),
+            "task_version": _version(results["versions"].get(name)),
             "n_available": counts.get("original"),
             "num_fewshot": results.get("n-shot", {}).get(name),
             "prompt_sha256": sha256_text("".join(s["prompt_hash"] for s in of_task)) if of_task else None,
@@ -277,5 +277,6 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _version(value: Any) -> str | None:
+    """The version that a task states; lm-eval fills in ``Yaml`` where there is none."""
+    return None if value in (None, "Yaml") else str(value)

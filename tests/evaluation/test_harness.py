@@ -190,3 +190,30 @@ def test_bad_rows_are_named(job, tmp_path, content, message):
     (tmp_path / "rows.jsonl").write_text(content)
     with pytest.raises(InputError, match=message):
         run(asked, Scripted())
+
+
+@pytest.mark.slow
+def test_stock_tasks_are_found_by_name_and_absent_data_is_explained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    subject = Subject(directory=tmp_path, content="c0ffee", model="scripted")
+
+    def asked(task):
+        spec = evaluation_spec("mine", Evaluation(tasks=(task,)), subject, tmp_path / "out", {}, None)
+        return EvaluateJob(subject=subject, evaluations=(spec,), work=tmp_path / "work")
+
+    with pytest.raises(InputError, match="no task, group or tag 'no_such_task'"):
+        run(asked("no_such_task"), Scripted())
+    with pytest.raises(InputError, match=r"data set is not on this machine.*hendrycks_math"):
+        run(asked("minerva_math_algebra"), Scripted())
+    rows = tmp_path / "EleutherAI/hendrycks_math"  # lm-eval's own tasks read a local folder of this name
+    rows.mkdir(parents=True)
+    (rows / "README.md").write_text(
+        "---\nconfigs:\n- config_name: algebra\n  data_files:\n  - {split: train, path: rows.jsonl}\n"
+        "  - {split: test, path: rows.jsonl}\n---\n"
+    )
+    (rows / "rows.jsonl").write_text("".join(json.dumps({"problem": p, "solution": s}) + "\n" for p, s, *_ in MATH))
+    outcome = run(asked("minerva_math_algebra"), Scripted(lambda _: final("3")))
+    assert scores(outcome)["exact_match"] == 0.25
+    assert outcome.rows[0]["task_version"] == "3.1"
