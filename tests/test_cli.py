@@ -15,7 +15,11 @@ from click.testing import CliRunner, Result
 from pamp_pipelines import cli
 from pamp_pipelines.commands.leaderboard import table
 from pamp_pipelines.commands.progress import describe, progress
+from pamp_pipelines.corpus.job import corpus_job
+from pamp_pipelines.corpus.scan import scan_corpus
+from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.lake.events import Event
+from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 
 REPOSITORY = Path(__file__).parent.parent
@@ -228,6 +232,22 @@ def test_materialize_one_partition(own_project: Project) -> None:
     wrong = pamp("materialize", "raw_corpse", "--partition", "sonnets", "--project", own_project.root, "--json")
     assert wrong.exit_code == 1
     assert "Did you mean 'raw_corpus'?" in answer(wrong)["error"]["message"]
+
+
+@pytest.mark.slow
+def test_dry_run_shows_the_model_that_would_be_trained(own_project: Project) -> None:
+    catalog, lake = load_catalog(own_project), Lake(own_project.lake)
+    scan_corpus(corpus_job(catalog, lake, "sonnets"))
+    at = ("--project", own_project.root, "--json")
+    assert pamp("tokenize", "sonnets", "scratch", *at).exit_code == 0
+    assert pamp("import-hf", "scratch", *at).exit_code == 0
+    result = pamp("train", "scratch", "sonnets-only", "--set", "dropout.hidden=0.25", "--dry-run", *at)
+    assert result.exit_code == 0, result.output
+    shown = answer(result)
+    assert shown["constructed"]["hidden_dropout"] == 0.25
+    assert shown["constructed"]["parameters"] == 84128
+    assert [check["passed"] for check in shown["checks"]] == [True]
+    assert not Path(shown["job"]["run_dir"]).exists()
 
 
 def test_a_full_disk_and_a_fault_are_told_apart(tiny_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
