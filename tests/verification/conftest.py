@@ -20,6 +20,7 @@ from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, StoredTensor,
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.job import ParityCase
 from pamp_pipelines.verification.parity import forward_parity
+from tests.verification.wrong_tables import import_with, wrong_tables
 
 LAYERS = 3
 _SIZES: dict[str, Any] = {
@@ -34,32 +35,30 @@ _SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": None,
+    "hidden_act": "silu",
+    "dtype": "float32",
 }
 _LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
-_LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+
+
+def _family(name: str, theta: float, *, tied: bool, **more: Any) -> dict[str, Any]:
+    changed = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower(), "tie_word_embeddings": tied, **more}
+    changed["rope_parameters"] = {"rope_type": "default", "rope_theta": theta, **more.get("rope_parameters", {})}
+    return {**_SIZES, **changed}
+
+
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {**_LLAMA, "tie_word_embeddings": False, "rope_parameters": {"rope_theta": 7654.0}},
-    "llama-tied": {**_LLAMA, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 4321.0}},
-    "llama-scaled": {
-        **_LLAMA,
-        "tie_word_embeddings": False,
-        "rope_parameters": {"rope_type": "llama3", "rope_theta": 876.0, **_LLAMA3},
-    },
-    "qwen2": {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "tie_word_embeddings": True,
-        "rope_parameters": {"rope_theta": 23456.0},
-    },
-    # a head is 12 wide, although hidden / heads is 8
-    "qwen3": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "tie_word_embeddings": False,
-        "head_dim": 12,
-        "rope_parameters": {"rope_theta": 9876.0},
-    },
+    "llama": _family("Llama", 7654.0, tied=False, head_dim=10),
+    "llama-tied": _family("Llama", 4321.0, tied=True),
+    "llama-scaled": _family("Llama", 876.0, tied=False, rope_parameters={"rope_type": "llama3", **_LLAMA3}),
+    "mistral": _family("Mistral", 3456.0, tied=False, sliding_window=None, head_dim=14),
+    "qwen2": _family("Qwen2", 23456.0, tied=True),
+    "qwen3": _family("Qwen3", 9876.0, tied=False, head_dim=12),
 }
+"""config.json of each; hidden / heads is 8."""
+
+WITH_WRONG_TABLES = ("qwen2", "qwen3")
+"""Between them they use every entry of the dense tables."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,9 @@ class Model:
         return self.artifact / "hf_template"
 
 
-def hf_config(family: str) -> dict[str, Any]:
-    """The content of the family's config.json."""
-    config = {**_SIZES, "dtype": "float32", "hidden_act": "silu", **FAMILIES[family]}
-    config["rope_parameters"] = {"rope_type": "default", **config["rope_parameters"]}
-    return config
-
-
 def write_hf_model(family: str, directory: Path) -> None:
     """Random weights under which everything matters: norms away from 1, biases away from 0, large projections."""
-    config = hf_config(family)
+    config = FAMILIES[family]
     random = np.random.default_rng(0)
     tensors = {}
     for name, shape in layout_of(config).hf_shapes().items():
@@ -173,6 +165,11 @@ def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory)
         case("unknown bias", llama, checkpoint=with_tensors(llama, root / "extra", lambda t: _add(t, bias, qwen2))),
         case("too few layers", llama, layers=LAYERS, checkpoint=with_tensors(llama, root / "layers", _two_layers)),
     ]
+    for family in WITH_WRONG_TABLES:
+        config = FAMILIES[family]
+        for number, (name, table) in enumerate(wrong_tables(config)):
+            checkpoint = import_with(table, config, models[family].source, root / f"{family}{number}")
+            cases.append(case(f"{family}: {name}", models[family], checkpoint=checkpoint))
     found = forward_parity(cases)
     return {name: {check.name: check for check in checks} for name, checks in found.items()}
 

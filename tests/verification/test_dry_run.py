@@ -17,7 +17,7 @@ from pamp_pipelines.verification.construction import (
     frequencies_digest,
 )
 from pamp_pipelines.verification.dry_run import dry_run
-from tests.verification.conftest import Model, hf_config
+from tests.verification.conftest import FAMILIES, Model
 
 FACTS = Construction(
     layers=2,
@@ -58,14 +58,12 @@ def test_dropout_and_padding_count() -> None:
 
 
 def test_parameters_of_both_models_have_the_names_of_the_checkpoint() -> None:
-    names = CheckpointNames(hf_config("qwen2"))
+    names = CheckpointNames(FAMILIES["qwen2"])
     key = "decoder.layers.self_attention.linear_qkv.layer_norm_weight"
     assert names["model.layers.11.input_layernorm.weight"] == key
     assert names["decoder.layers.11.input_layernorm.weight"] == key
     assert names["model.layers.0.self_attn.k_proj.bias"] == "decoder.layers.self_attention.linear_qkv.bias"
-    assert names["model.layers.0.mlp.up_proj.bias"] == "model.layers.mlp.up_proj.bias", (
-        "it stays in sight"
-    )
+    assert names["model.layers.0.mlp.up_proj.bias"] == "model.layers.mlp.up_proj.bias", "it stays in sight"
 
 
 @pytest.mark.slow

@@ -27,8 +27,8 @@ def test_the_first_rows_are_those_of_the_whole(models: dict[str, Model], tmp_pat
 
     import torch
 
-    whole = {WEIGHT: torch.empty(LAYERS, 48, 48)}
-    part = {WEIGHT: torch.empty(layers, 48, 48)}
+    whole = {WEIGHT: torch.empty(LAYERS, 48, 60)}
+    part = {WEIGHT: torch.empty(layers, 48, 60)}
     load(whole, storage_reader=FileSystemReader(models["llama"].checkpoint), no_dist=True)
     load(part, storage_reader=FileSystemReader(tmp_path / "view"), no_dist=True)
     np.testing.assert_array_equal(part[WEIGHT].numpy(), whole[WEIGHT][:layers].numpy())

@@ -20,7 +20,7 @@ from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.verification.job import Losses, LossJob, Split, SplitLoss
 from pamp_pipelines.verification.loss import LOSS, loss_job, loss_verdict, verify_loss
 from pamp_pipelines.verification.stages import export_and_verify
-from tests.verification.conftest import Model, hf_config
+from tests.verification.conftest import FAMILIES, Model
 
 STEPS = 4
 KEY = CheckpointKey("tiny", "short", 1, STEPS)
@@ -87,7 +87,7 @@ def _train_job(root: Path, model: Model, run_dir: Path) -> TrainJob:
         {
             "name": "tiny/short/v0001",
             "run_dir": run_dir,
-            "hf_config": hf_config("qwen2"),
+            "hf_config": FAMILIES["qwen2"],
             "template_dir": model.template,
             "pretrained_checkpoint": model.artifact / "checkpoint",
             "vocab_size": 251,

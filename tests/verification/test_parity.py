@@ -5,7 +5,8 @@ import pytest
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.compare import LOGITS
 from pamp_pipelines.verification.construction import CONSTRUCTION
-from tests.verification.conftest import FAMILIES
+from tests.verification.conftest import FAMILIES, WITH_WRONG_TABLES
+from tests.verification.wrong_tables import wrong_tables
 
 Verdicts = dict[str, dict[str, CheckResult]]
 
@@ -50,6 +51,14 @@ def test_swapped_projections_are_seen_in_the_logits_alone(verdicts: Verdicts) ->
     assert verdicts["swapped gate and up"][CONSTRUCTION].passed
     assert not verdicts["swapped gate and up"][LOGITS].passed
     assert verdicts["swapped gate and up"][LOGITS].metadata["top1_agreement"] < 0.9
+
+
+@pytest.mark.parametrize("family", WITH_WRONG_TABLES)
+def test_each_wrong_table_is_found(verdicts: Verdicts, family: str) -> None:
+    """Import and export by the same wrong table are inverse to each other: no comparison of bytes can see it."""
+    wrong = {name: checks for name, checks in verdicts.items() if name.startswith(f"{family}: ")}
+    assert len(wrong) == len(list(wrong_tables(FAMILIES[family]))) >= 5
+    assert [name for name, checks in wrong.items() if checks[LOGITS].passed] == []
 
 
 @pytest.mark.parametrize(

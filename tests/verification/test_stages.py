@@ -18,7 +18,7 @@ from pamp_pipelines.verification.compare import LOGITS
 from pamp_pipelines.verification.construction import CONSTRUCTION
 from pamp_pipelines.verification.stages import import_and_verify
 from tests.conftest import DATA
-from tests.verification.conftest import FAMILIES, Model, hf_config
+from tests.verification.conftest import FAMILIES, Model
 
 STATIC = ["source_complete", "checkpoint_complete", "bit_exact_round_trip"]
 
@@ -40,7 +40,7 @@ def test_a_model_from_scratch_claims_nothing(tmp_path: Path) -> None:
         name="scratch",
         id="0" * 64,
         output=tmp_path / "out",
-        config=hf_config("llama"),
+        config=FAMILIES["llama"],
         tokenizer=DATA / "tokenizers/shakespeare-bpe-2k",
     )
     checks = {check.name: check for check in import_and_verify(job).manifest.checks}
