@@ -7,10 +7,11 @@ table; Megatron's defaults (dropout 0.1, LayerNorm, …) are never inherited. Ke
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from pamp_pipelines.conversion.architectures import megatron_arguments
-from pamp_pipelines.declarations.megatron_flags import OWNED, MegatronFlag, megatron_flags, passthrough_argv
+from pamp_pipelines.declarations.megatron_flags import MegatronFlag, megatron_flags, passthrough_argv
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.job import TrainJob
 
@@ -182,6 +183,8 @@ def _on_cuda(job: TrainJob) -> dict[str, Any]:
         "deterministic_mode": exact,
         # the two exclude each other: the fused kernel adds in no fixed order
         "cross_entropy_loss_fusion": not exact,
+        # a kernel of Apex, which the output layer insists on
+        "gradient_accumulation_fusion": find_spec("fused_weight_gradient_mlp_cuda") is not None,
     }
 
 
@@ -231,8 +234,5 @@ def _switch(dest: str, value: bool, flags: list[MegatronFlag]) -> list[str]:
 
 
 def table_destinations(job: TrainJob, *, cuda: bool) -> frozenset[str]:
-    """Every destination that the table sets; all of those the user may not set are in ``OWNED``."""
+    """Every destination that the table sets; the user may not set those in ``megatron_owned.OWNED``."""
     return frozenset(_table(job, cuda=cuda))
-
-
-__all__ = ["OWNED", "megatron_argv", "table_destinations"]
