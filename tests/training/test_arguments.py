@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pamp_pipelines.declarations.megatron_flags import OWNED, megatron_flags
+from pamp_pipelines.declarations.megatron_flags import megatron_flags
+from pamp_pipelines.declarations.megatron_owned import OWNED
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.arguments import megatron_argv, table_destinations
 from pamp_pipelines.training.job import TrainJob
@@ -114,7 +115,7 @@ def test_the_device_decides_on_the_implementation() -> None:
     [
         ({"precision": "fp8_delayed"}, "precision fp8_delayed needs a CUDA device"),
         ({"parallelism": {"context": 2}}, "parallelism.context 2 needs CUDA devices"),
-        ({"megatron_args": {"save": "/elsewhere"}}, "`save` is set by the pipeline; use `checkpoint` instead"),
+        ({"megatron_args": {"save": "/elsewhere"}}, "`save` is set by the pipeline: use `checkpoint` instead"),
         ({"megatron_args": {"hiden-dropout": 0.1}}, "did you mean `hidden-dropout`"),
         ({"optimizer": {"lr": 1.0, "decay_style": "WSD"}}, "needs megatron_args: lr-wsd-decay-iters"),
     ],

@@ -53,8 +53,8 @@ def test_values_become_words(name: str, value: object, words: list[str]) -> None
         ("moe-router-load-balancing-type", "aux_loss", "takes a list"),
         ("inti-method-std", 1.0, "did you mean `init-method-std`"),
         ("load", "/x", "`load` is set by the pipeline"),
-        ("persistent-save-interval", 5, "is set by the pipeline; use `checkpoint` instead"),
-        ("hidden-size", 64, "use the model's config.json instead"),
+        ("persistent-save-interval", 5, "is set by the pipeline: use `checkpoint` instead"),
+        ("hidden-size", 64, "it follows from the model's config.json"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(name: str, value: object, message: str) -> None:
