@@ -44,7 +44,9 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
             remembered[location.url] = (token, digest)
         files.append(SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest))
     if cache is not None and remembered != known:
-        write_json(cache, remembered)
+        # a lake that may only be read is still good for looking things up
+        with contextlib.suppress(OSError):
+            write_json(cache, remembered)
     return tuple(files)
 
 

@@ -11,13 +11,13 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import Verify, read_artifact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
-from pamp_pipelines.tokenization.indexed import IndexedReader
+from pamp_pipelines.tokenization.indexed import IndexedReader, bin_path
 from pamp_pipelines.tokenization.job import KIND
 
 _SAMPLE = 8
 _SHOWN_CHARACTERS = 300
-_BLOCK = 1 << 24
-"""Tokens looked at in one go: 64 MB of memory."""
+_BLOCK = 1 << 20
+"""Tokens or documents looked at in one go: some 16 MB of memory."""
 
 
 class DecodedDocument(BaseModel):
@@ -155,24 +155,44 @@ def _sides(stats: dict[str, Any]) -> list[str]:
 
 
 def _scan(reader: IndexedReader, eod_id: int) -> dict[str, int]:
-    """Highest id, documents that do not end with EOD, and EODs elsewhere."""
-    highest, eods = -1, 0
-    for start in range(0, len(reader.tokens), _BLOCK):
-        block = reader.tokens[start : start + _BLOCK]
-        highest = max(highest, int(block.max()))
-        eods += int(np.count_nonzero(block == eod_id))
-    ends = np.cumsum(reader.lengths, dtype=np.int64) - 1
-    ended = int(np.count_nonzero(reader.tokens[ends] == eod_id)) if len(ends) else 0
+    """Highest id, documents that do not end with EOD, and EODs elsewhere.
+
+    Reads .bin block by block, since the pages of a memory map would count as memory of this process.
+    """
+    highest, eods, ended = -1, 0, 0
+    document = start = block_start = 0  # start: first token of ``document``
+    with bin_path(reader.prefix).open("rb") as stream:
+        while len(block := np.fromfile(stream, reader.tokens.dtype, _BLOCK)):
+            is_eod = block == eod_id
+            highest = max(highest, int(block.max()))
+            eods += int(np.count_nonzero(is_eod))
+            lengths = reader.lengths[document : document + len(block)]
+            last = start - block_start + np.cumsum(lengths, dtype=np.int64) - 1  # of each document, within the block
+            inside = int(np.searchsorted(last, len(block)))
+            if inside:
+                ended += int(np.count_nonzero(is_eod[last[:inside]]))
+                document += inside
+                start = block_start + int(last[inside - 1]) + 1
+            block_start += len(block)
     return {"highest": highest, "unended": len(reader) - ended, "inside": eods - ended}
 
 
 def _index_agrees(reader: IndexedReader) -> bool:
-    starts = np.cumsum(reader.lengths, dtype=np.int64) - reader.lengths
-    return (
-        bool((reader.lengths > 0).all())
-        and np.array_equal(reader.pointers, starts * reader.dtype.itemsize)
-        and np.array_equal(reader.document_indices, np.arange(len(reader) + 1))
-    )
+    offset = 0
+    for first in range(0, len(reader), _BLOCK):
+        block = slice(first, min(first + _BLOCK, len(reader)))
+        lengths = reader.lengths[block]
+        ends = offset + np.cumsum(lengths, dtype=np.int64) * reader.dtype.itemsize
+        starts = ends - lengths.astype(np.int64) * reader.dtype.itemsize
+        numbers = np.arange(first, first + len(lengths))
+        if (
+            int(lengths.min()) < 1
+            or not np.array_equal(reader.pointers[block], starts)
+            or not np.array_equal(reader.document_indices[block], numbers)
+        ):
+            return False
+        offset = int(ends[-1])
+    return len(reader.document_indices) == len(reader) + 1 and int(reader.document_indices[-1]) == len(reader)
 
 
 def _held_out_checks(

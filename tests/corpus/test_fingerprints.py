@@ -43,9 +43,10 @@ def test_a_file_of_equal_size_and_other_time_is_read_again(location: Location, t
 def test_a_file_written_just_now_is_not_remembered(location: Location, tmp_path: Path) -> None:
     cache = tmp_path / "cache.json"
     Path(location.url).write_text("fresh")
-    stamp = Path(location.url).stat().st_mtime
+    stamp = Path(location.url).stat().st_mtime_ns
     fingerprint([location], cache)
-    rewrite(location, "newer", stamp)
+    Path(location.url).write_text("newer")
+    os.utime(location.url, ns=(stamp, stamp))
     assert fingerprint([location], cache)[0].sha256 == hashlib.sha256(b"newer").hexdigest()
 
 
@@ -54,6 +55,10 @@ def test_a_damaged_cache_costs_time_only(location: Location, tmp_path: Path) -> 
     for damage in ("{", "[1]", '{"x": 3}', "null"):
         cache.write_text(damage)
         assert fingerprint([location], cache)[0].bytes == 5
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(location: Location) -> None:
+    assert fingerprint([location], Path(location.url) / "cache.json")[0].bytes == 5
 
 
 def test_absent_files_are_named(tmp_path: Path) -> None:

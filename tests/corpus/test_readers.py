@@ -5,14 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pamp_pipelines.corpus.fingerprints import fingerprint, unchanged
 from pamp_pipelines.corpus.readers import Document, Dropped, ReadingRules, format_of, read_documents
-from pamp_pipelines.corpus.sources import SourceFile
+from pamp_pipelines.corpus.sources import Location, SourceFile
 from pamp_pipelines.errors import InputError
 
 Put = Callable[..., SourceFile]
@@ -196,6 +198,16 @@ def test_a_flipped_bit_stops(put: Put, put_raw: Put, compression: str) -> None:
     data[len(data) // 2] ^= 0x10
     with pytest.raises(InputError, match="cannot be read to its end"):
         rows(put_raw(file.name, data), rules())
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.parquet"])
+def test_files_behind_a_url(put: Put, name: str) -> None:
+    data = parquet(pa.table({"text": TEXTS})) if name == "a.parquet" else lines(*({"text": t} for t in TEXTS))
+    url = f"memory:///readers/{name}"
+    fsspec.filesystem("memory").pipe(f"/readers/{name}", Path(put(name, data).url).read_bytes())
+    (file,) = fingerprint([Location(url, url)])
+    with unchanged(file):
+        assert rows(file, rules(format_of(url))) == TEXTS
 
 
 def test_a_file_is_read_as_far_as_it_was_pinned(put: Put, suffix: str) -> None:

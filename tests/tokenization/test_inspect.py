@@ -9,6 +9,7 @@ import pytest
 from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.tokenization import inspect
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.engines import open_tokenizer
 from pamp_pipelines.tokenization.indexed import IndexedWriter
@@ -59,6 +60,17 @@ def test_a_missing_eod_fails(shards: Artifact) -> None:
     assert failed(shards) == ["documents_end_with_eod"]
 
 
+@pytest.mark.parametrize("block", [7, 4096])
+def test_blocks_do_not_change_the_verdict(shards: Artifact, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(inspect, "_BLOCK", block)
+    assert failed(shards) == []
+    rewrite(shards.path / "train", lambda documents: [*documents[:-1], [*documents[-1][:-1], 0, 5]])
+    checks = check_shards(shards.path, shards.manifest.stats, open_tokenizer(shards.path))
+    found = {c.name: c.metadata for c in checks if not c.passed}
+    assert found["documents_end_with_eod"]["without"] == 1
+    assert found["eod_only_at_the_end"] == {"inside": 1}
+
+
 def test_an_id_beyond_the_vocabulary_fails(shards: Artifact) -> None:
     rewrite(shards.path / "train", lambda documents: [[2048, *documents[0][1:]], *documents[1:]])
     assert failed(shards) == ["ids_within_vocabulary"]
@@ -66,10 +78,13 @@ def test_an_id_beyond_the_vocabulary_fails(shards: Artifact) -> None:
 
 def test_wrong_offsets_fail(shards: Artifact) -> None:
     path = shards.path / "train.idx"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    assert failed(shards) == ["index_agrees"]
+    whole = path.read_bytes()
+    documents = shards.manifest.stats["train"]["documents"]
+    for offset in (34 + 4 * documents, len(whole) - 16, len(whole) - 8):
+        data = bytearray(whole)
+        data[offset] ^= 1
+        path.write_bytes(data)
+        assert failed(shards) == ["index_agrees"]
 
 
 def test_shuffled_held_out_documents_fail(shards: Artifact) -> None:
