@@ -6,39 +6,41 @@ STARTED for ever and keep everything that follows waiting for its slot.
 
 import os
 import socket
-from collections.abc import Mapping
 
 import dagster as dg
 import psutil
 
-HOST_TAG = "pamp/host"
-PROCESS_TAG = "pamp/process"
-"""``pid@start time``, since process ids are used again."""
+PROCESS_TAG = ".dagster/pamp_process"
+"""``host pid start-time``, since process ids are used again. The UI hides tags with this prefix."""
 
 
 def process_tags() -> dict[str, str]:
     """Tags by which a run that is executed in this process is found again."""
-    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: _identity(psutil.Process(os.getpid()))}
+    return {PROCESS_TAG: _identity(psutil.Process(os.getpid()))}
 
 
 def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
-    """Fail the runs of processes that are gone; returns their ids."""
+    """Fail the runs of this machine's processes that are gone; returns their ids."""
     unfinished = [s for s in dg.DagsterRunStatus if s.name in {"NOT_STARTED", "STARTING", "STARTED", "CANCELING"}]
-    runs = instance.get_runs(filters=dg.RunsFilter(statuses=unfinished, tags={HOST_TAG: socket.gethostname()}))
-    dead = [run for run in runs if not _alive(run.tags)]
+    runs = instance.get_runs(filters=dg.RunsFilter(statuses=unfinished))
+    dead = [run for run in runs if _is_dead(run.tags.get(PROCESS_TAG, ""))]
     for run in dead:
         instance.report_run_failed(run, "The process that executed this run was killed.")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return [run.run_id for run in dead]
 
 
-def _alive(tags: Mapping[str, str]) -> bool:
-    identity = tags.get(PROCESS_TAG, "")
-    try:
-        return _identity(psutil.Process(int(identity.partition("@")[0]))) == identity
-    except (psutil.Error, ValueError):
+def _is_dead(identity: str) -> bool:
+    """False also for what cannot be judged from here: a run without the tag, or of another machine."""
+    host, _, process = identity.partition(" ")
+    if host != socket.gethostname():
         return False
+    try:
+        found = psutil.Process(int(process.partition(" ")[0]))
+        return found.status() == psutil.STATUS_ZOMBIE or _identity(found) != identity
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _identity(process: psutil.Process) -> str:
-    return f"{process.pid}@{process.create_time():.2f}"
+    return f"{socket.gethostname()} {process.pid} {process.create_time():.2f}"

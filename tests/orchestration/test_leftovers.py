@@ -1,3 +1,4 @@
+import socket
 import subprocess
 import sys
 
@@ -5,13 +6,12 @@ import dagster as dg
 import psutil
 import pytest
 
-from pamp_pipelines.orchestration.leftovers import HOST_TAG, PROCESS_TAG, end_leftovers, process_tags
+from pamp_pipelines.orchestration.leftovers import PROCESS_TAG, end_leftovers, process_tags
 
 
 def start_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> str:
     """A run that is STARTED and holds a slot of the pool `train`."""
     run = instance.create_run_for_job(dg.JobDefinition(graph_def=dg.GraphDefinition("g"), name="job"), tags=tags)
-    instance.report_run_failed  # noqa: B018
     instance.handle_run_event(run.run_id, dg.DagsterEvent("PIPELINE_START", "job"))
     return run.run_id
 
@@ -20,7 +20,11 @@ def dead_process_tags() -> dict[str, str]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         started = psutil.Process(process.pid).create_time()
         process.kill()
-    return {**process_tags(), PROCESS_TAG: f"{process.pid}@{started:.2f}"}
+    return {PROCESS_TAG: f"{socket.gethostname()} {process.pid} {started:.2f}"}
+
+
+def foreign_tags() -> dict[str, str]:
+    return {PROCESS_TAG: dead_process_tags()[PROCESS_TAG].replace(socket.gethostname(), "elsewhere")}
 
 
 def test_the_run_of_a_killed_process_fails_and_frees_its_slot(instance: dg.DagsterInstance) -> None:
@@ -33,7 +37,7 @@ def test_the_run_of_a_killed_process_fails_and_frees_its_slot(instance: dg.Dagst
     assert storage.get_concurrency_info("train").active_slot_count == 0
 
 
-@pytest.mark.parametrize("tags", [process_tags(), {}, {**dead_process_tags(), HOST_TAG: "elsewhere"}])
+@pytest.mark.parametrize("tags", [process_tags(), {}, foreign_tags()])
 def test_living_and_foreign_runs_are_left_alone(instance: dg.DagsterInstance, tags: dict[str, str]) -> None:
     run = start_run(instance, tags)
     assert end_leftovers(instance) == []

@@ -20,7 +20,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
     @dg.asset(
         partitions_def=checkpoints,
         deps=["checkpoint"],
-        group_name="model",
+        group_name="evaluation",
         kinds={"huggingface", "pytorch"},
         owners=owners(catalog.models.values()),
         check_specs=check_specs("hf_export"),
