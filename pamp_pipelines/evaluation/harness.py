@@ -25,6 +25,7 @@ from pamp_pipelines.evaluation.model import ScoredModel
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec, TaskSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
 from pamp_pipelines.evaluation.task_files import read_task, resolve
+from pamp_pipelines.evaluation.unigram import unigram
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.producer import git_state
 
@@ -92,7 +93,8 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
         "max_length": model.max_length,
     }
     flat = [{"task": task, **sample} for task, of_task in samples.items() for sample in of_task]
-    return Outcome(plain(results), flat, rows, stats, extreme_scores(rows, flat))
+    checks = extreme_scores(rows, flat) + beats_unigram(job, spec, rows)
+    return Outcome(plain(results), flat, rows, stats, checks)
 
 
 def build_tasks(job: EvaluateJob, spec: EvaluationSpec) -> list[Any]:
@@ -254,6 +256,30 @@ def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, A
             severity="WARN",
             description="; ".join(suspicious) or "no score is exactly 0 or 1",
             metadata={"samples": shown} if suspicious else {},
+        )
+    ]
+
+
+def beats_unigram(job: EvaluateJob, spec: EvaluationSpec, rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
+    """WARN where a checkpoint scores its run's held-out text, all of it, no better than token frequencies would."""
+    baseline = job.subject.baseline
+    tasks = {task.name for task in spec.tasks if baseline and task.data == baseline.rows}
+    scores = [
+        row
+        for row in rows
+        if row["metric"] == "token_perplexity" and row["task"] in tasks and row["n"] == row["n_available"]
+    ]
+    if baseline is None or not scores:
+        return []
+    frequencies = unigram(baseline.train, baseline.heldout, baseline.vocabulary, without=baseline.eod)
+    value = scores[0]["value"]
+    return [
+        CheckResult(
+            name="beats_unigram",
+            passed=value < frequencies.perplexity,
+            severity="WARN",
+            description=f"perplexity {value:,.1f} a token; a unigram model has {frequencies.perplexity:,.1f}",
+            metadata={"token_perplexity": value, "unigram_perplexity": frequencies.perplexity},
         )
     ]
 

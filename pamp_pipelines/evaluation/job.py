@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
-from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, work_folder
+from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import TrainJob, read_job
@@ -45,6 +45,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
         step=key.step,
         tokens_seen=key.step * training.tokens_per_iteration,
         inputs=(export.ref,),
+        baseline=_baseline(lake, training),
     )
     root = catalog.project.root
     specs = [
@@ -79,6 +80,24 @@ def _export(lake: Lake, key: CheckpointKey) -> Artifact:
     return export
 
 
+def _here(lake: Lake, prefixes: Iterable[Path]) -> tuple[Path, ...]:
+    """Shard prefixes in this lake by the names of their folders; the job's absolute paths may be of another place."""
+    return tuple(lake.shards_dir(p.parent.parent.name, p.parent.name) / p.name for p in prefixes)
+
+
+def _baseline(lake: Lake, training: TrainJob) -> Baseline | None:
+    heldout = _here(lake, (shards.prefix for shards in training.heldout))
+    if not heldout:
+        return None
+    return Baseline(
+        train=_here(lake, (shards.prefix for shards in training.train)),
+        heldout=heldout,
+        rows=tuple(prefix.with_name(HELD_OUT_FILE) for prefix in heldout),
+        eod=training.eod_id,
+        vocabulary=training.vocab_size,
+    )
+
+
 def _rows(catalog: Catalog, lake: Lake, name: str, declared: Evaluation, training: TrainJob) -> dict[str, list[Path]]:
     """Files of local rows by task; ``held_out`` are those of every corpus of the run, in its order."""
     rows: dict[str, list[Path]] = {}
@@ -88,9 +107,7 @@ def _rows(catalog: Catalog, lake: Lake, name: str, declared: Evaluation, trainin
         if source != HELD_OUT:
             rows[task] = [catalog.project.resolve(source)]
             continue
-        # by folder name, not by the absolute path in the job: a lake may have moved since
-        folders = [lake.shards_dir(shards.corpus, shards.prefix.parent.name) for shards in training.heldout]
-        rows[task] = [folder / HELD_OUT_FILE for folder in folders]
+        rows[task] = [prefix.with_name(HELD_OUT_FILE) for prefix in _here(lake, (s.prefix for s in training.heldout))]
         if not rows[task]:
             raise InputError(
                 f"{catalog.file_of('evaluation', name)}: data.{task}: the corpora of {training.name} hold out nothing; "

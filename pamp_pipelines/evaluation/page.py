@@ -219,7 +219,14 @@ def origins(long: pd.DataFrame, artifacts: Mapping[str, Artifact], index: Index)
                     },
                 )
         settings = [_setting(rows.iloc[0].to_dict()) for _, rows in scores.groupby(["evaluation", "task"], sort=True)]
-        yield {"name": series_name(head) + step, "settings": settings, "chain": list(seen.values())}
+        verdicts = [
+            {"where": f"{link['kind']} {check.name}", "passed": check.passed, "what": check.description}
+            for link in seen.values()
+            if link["manifest"]
+            for check in link["manifest"].checks
+        ]
+        name = series_name(head) + step
+        yield {"name": name, "settings": settings, "chain": list(seen.values()), "verdicts": verdicts}
 
 
 def _setting(row: Mapping[Any, Any]) -> dict[str, str]:

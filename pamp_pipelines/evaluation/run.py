@@ -66,7 +66,7 @@ def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
     folder = job.work / spec.name
     done = json.loads((folder / _DONE).read_text())
     declaration = {
-        "subject": job.subject.model_dump(mode="json", exclude={"directory", "inputs"}),
+        "subject": job.subject.model_dump(mode="json", exclude={"directory", "inputs", "baseline"}),
         "evaluation": spec.model_dump(mode="json", exclude={"id", "output", "tasks"}),
         "tasks": [task.model_dump(mode="json", exclude={"yaml", "data"}) for task in spec.tasks],
     }

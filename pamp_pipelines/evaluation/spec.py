@@ -63,6 +63,24 @@ class EvaluationSpec(_Frozen):
     output: Path
 
 
+class Baseline(_Frozen):
+    """Token shards of the checkpoint's run, for the unigram model that it should beat on the held-out text.
+
+    Attributes:
+        train: prefixes of the training shards.
+        heldout: prefixes of the held-out shards; their text is what ``rows`` holds.
+        rows: the held-out text as JSON lines.
+        eod: token that ends a document; no model is scored on it.
+        vocabulary: rows of the embedding.
+    """
+
+    train: tuple[Path, ...]
+    heldout: tuple[Path, ...]
+    rows: tuple[Path, ...]
+    eod: int
+    vocabulary: int
+
+
 class Subject(_Frozen):
     """What is scored.
 
@@ -74,6 +92,7 @@ class Subject(_Frozen):
             a checkpoint has learnt to see there.
         tokens_seen: tokens that the checkpoint was trained on here; None when unknown.
         inputs: the artifact that the directory is, for lineage.
+        baseline: None where the training text is unknown.
     """
 
     directory: Path
@@ -85,6 +104,7 @@ class Subject(_Frozen):
     step: int | None = None
     tokens_seen: int | None = None
     inputs: tuple[ArtifactRef, ...] = ()
+    baseline: Baseline | None = None
 
 
 class EvaluateJob(_Frozen):

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from lm_eval.api.model import LM
@@ -14,8 +15,9 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.model import TokenPolicy
 from pamp_pipelines.evaluation.scores import COLUMNS
-from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec
+from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Subject, evaluation_spec
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
+from pamp_pipelines.tokenization.indexed import IndexedWriter
 
 ARITHMETIC = Path(__file__).parents[2] / "data/arithmetic/add1.jsonl"
 MATH = [
@@ -131,6 +133,23 @@ def test_perplexities_by_word_byte_and_token(job):
     assert by_metric["word_perplexity"]["stderr"] == pytest.approx(0, abs=1e-6)
     assert by_metric["bits_per_byte"]["stderr"] > 0
     assert by_metric["bits_per_byte"]["higher_is_better"] is False
+
+
+@pytest.mark.parametrize(("likelihood", "passed"), [(-1.0, True), (-9.0, False)])
+def test_a_model_is_held_against_a_unigram_model_of_its_text(job, tmp_path, likelihood, passed):
+    for name, tokens in (("train", [1, 2, 3, 4, 0] * 4), ("heldout", [1, 2, 3, 0])):
+        with IndexedWriter(tmp_path / name, np.uint16) as writer:
+            writer.add(np.array(tokens, np.uint16), np.array([len(tokens)]))
+    asked = job("heldout_perplexity", [{"text": "a b c"}])
+    rows = asked.evaluations[0].tasks[0].data
+    baseline = Baseline(train=(tmp_path / "train",), heldout=(tmp_path / "heldout",), rows=rows, eod=0, vocabulary=5)
+    asked = asked.model_copy(update={"subject": asked.subject.model_copy(update={"baseline": baseline})})
+    outcome = run(asked, Scripted(likelihood=lambda text: likelihood * len(text.split())))
+    check = next(check for check in outcome.checks if check.name == "beats_unigram")
+    assert check.passed is passed
+    assert check.metadata["unigram_perplexity"] == pytest.approx(4.0), "four tokens, equally often, add-one smoothed"
+    cut = asked.model_copy(update={"evaluations": job("heldout_perplexity", [{"text": "a"}] * 2, limit=1).evaluations})
+    assert "beats_unigram" not in {check.name for check in run(cut, Scripted()).checks}, "not the same tokens"
 
 
 def test_rows_say_what_was_asked(job):
