@@ -106,16 +106,22 @@ def test_errors_of_a_training_config(project: Project, edit: Edit, old: str, new
         assert any(all(part in error for part in expected.split("…")) for error in errors), errors
 
 
-def test_sequence_parallel_and_context_lengths(project: Project, edit: Edit) -> None:
-    edit(
-        CFG,
-        "models: [tiny]",
-        "models: [tiny]\nprofile: eight\nparallelism: {tensor: 2, context: 4, sequence_parallel: true}",
-    )
-    edit(CFG, "sequence_length: 32", "sequence_length: 33")
+@pytest.mark.parametrize(("length", "context", "tensor"), [(36, True, False), (33, True, True), (40, False, False)])
+def test_lengths_of_context_and_sequence_parallelism(
+    project: Project, edit: Edit, length: int, context: bool, tensor: bool
+) -> None:
+    """Context parallelism cuts a sequence into twice as many parts, so that causal attention is balanced."""
+    edit(CFG, M, M + "\nprofile: eight\nparallelism: {tensor: 2, context: 4, sequence_parallel: true}")
+    edit(CFG, "sequence_length: 32", f"sequence_length: {length}")
     errors, _ = check(project)
-    assert any("sequence_length: 33 is not a multiple of 2 x parallelism.context = 8" in e for e in errors)
-    assert any("sequence_length: 33 is not a multiple of parallelism.tensor 2" in e for e in errors)
+    assert any("is not a multiple of 2 x parallelism.context = 8" in error for error in errors) == context
+    assert any("is not a multiple of parallelism.tensor 2" in error for error in errors) == tensor
+
+
+def test_key_value_heads_may_be_replicated(project: Project, edit: Edit) -> None:
+    (project.resources / "six.yaml").write_text("processes_per_node: 6\n")
+    edit(CFG, M, "models: [hf]\nprofile: six\nparallelism: {tensor: 6}")
+    assert check(project) == ([], [])
 
 
 @pytest.mark.parametrize(
