@@ -12,6 +12,7 @@ from pamp_pipelines.conversion.exporter import plan_of
 from pamp_pipelines.conversion.gather import ExportBucket, gather_bucket
 from pamp_pipelines.conversion.hf_source import INDEX
 from pamp_pipelines.conversion.job import ExportJob
+from pamp_pipelines.conversion.model_card import write_model_card
 from pamp_pipelines.conversion.output_config import complete_tokenizer, write_output_config
 from pamp_pipelines.conversion.plan import workers_within
 from pamp_pipelines.conversion.processes import run_buckets
@@ -24,7 +25,12 @@ from pamp_pipelines.lake.manifest import CheckResult
 
 
 def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
-    """Writes a Hugging Face directory into `target`, which exists and is empty."""
+    """Writes a Hugging Face directory into `target`, which exists and is empty.
+
+    Raises:
+        InputError: the checkpoint is damaged, does not fit the template, or holds values beyond the asked dtype.
+        VerificationFailed: chunks do not cover a tensor.
+    """
     layout, _, plan = plan_of(job)
     events.write(
         "started", stage="export", name=job.name, total_bytes=plan.weight_bytes, parameters=layout.parameters()
@@ -52,6 +58,7 @@ def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
         "gigabytes_per_second": round(plan.weight_bytes / 1e9 / max(seconds, 1e-6), 3),
         "tokenizer_notes": notes,
     }
+    warnings += write_model_card(job, stats, target)
     checks = [
         CheckResult(
             name="coverage",
