@@ -84,7 +84,10 @@ def _expand_local(path: Path, root: Path) -> list[Location]:
         parts = path.parts
         first = next(i for i, part in enumerate(parts) if _GLOB.search(part))
         base = Path(*parts[:first])
-        files = _visible(base, base.glob(str(Path(*parts[first:]))))
+        matches = list(base.glob(str(Path(*parts[first:]))))
+        # as a shell would expand the pattern: a folder that it matches stands for the files below it
+        folders = [match for match in matches if match.is_dir() and not match.is_symlink()]
+        files = _visible(base, {*matches, *(file for folder in folders for file in folder.glob("**/*"))})
     return [Location(str(file), _name(file, root)) for file in files]
 
 

@@ -137,6 +137,7 @@ def check_shards(
         CheckResult(
             name="ids_within_vocabulary",
             passed=highest < stats["vocab_size"],
+            description="no id is above the tokenizer's highest",
             metadata={"highest_id": highest, "vocab_size": stats["vocab_size"]},
         ),
         CheckResult(

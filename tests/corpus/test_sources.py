@@ -38,6 +38,11 @@ def test_a_folder_stands_for_the_files_below_it(tree: Path) -> None:
     assert names(tree, "deep") == ["deep/c.jsonl", "deep/deeper/d.jsonl"]
 
 
+def test_a_folder_that_a_glob_matches_does_so_too(tree: Path) -> None:
+    assert names(tree, "de*") == ["deep/c.jsonl", "deep/deeper/d.jsonl"]
+    assert names(tree, "*") == ["[x].jsonl", "a.jsonl", "b.jsonl", "deep/c.jsonl", "deep/deeper/d.jsonl", "e.txt"]
+
+
 def test_a_name_with_glob_characters_means_itself(tree: Path) -> None:
     assert names(tree, "[x].jsonl") == ["[x].jsonl"]
 
@@ -50,7 +55,8 @@ def test_loops_of_links_end(tree: Path) -> None:
     for name in ("one", "two"):
         (tree / "deep" / name).symlink_to(tree, target_is_directory=True)
     assert names(tree, "deep") == ["deep/c.jsonl", "deep/deeper/d.jsonl"]
-    assert names(tree, "deep/**/*.jsonl") == ["deep/c.jsonl", "deep/deeper/d.jsonl"]
+    for pattern in ("deep/**/*.jsonl", "deep/*", "deep/**/*"):
+        assert names(tree, pattern) == ["deep/c.jsonl", "deep/deeper/d.jsonl"]
 
 
 def test_files_outside_the_root_have_absolute_names(tree: Path) -> None:
