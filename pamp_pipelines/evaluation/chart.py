@@ -81,6 +81,8 @@ def _by_series(rows: pd.DataFrame) -> dict[str, list[tuple[float, float, float |
     for row in rows.to_dict("records"):
         x = float(row["tokens_seen"]) if given(row["tokens_seen"]) else 0.0
         error = float(row["stderr"]) if given(row["stderr"]) else None
+        if not math.isfinite(row["value"]):
+            continue  # the table says so; an axis cannot
         series.setdefault(series_name(row), []).append((x, float(row["value"]), error))
     return {name: sorted(points) for name, points in series.items()}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
         "max_length": model.max_length,
     }
     flat = [{"task": task, **sample} for task, of_task in samples.items() for sample in of_task]
-    checks = extreme_scores(rows, flat) + beats_unigram(job, spec, rows)
+    checks = [finite_scores(rows), *extreme_scores(rows, flat), *beats_unigram(job, spec, rows)]
     return Outcome(plain(results), flat, rows, stats, checks)
 
 
@@ -236,6 +237,14 @@ def score_rows(
 def _likelihood(sample: dict[str, Any]) -> float:
     """Log-likelihood of a document in nats: what lm-eval hands to every rolling metric, without the weight."""
     return float(sample["filtered_resps"][0])
+
+
+def finite_scores(rows: Sequence[dict[str, Any]]) -> CheckResult:
+    """ERROR where a score is infinite or not a number: the weights or the arithmetic are broken."""
+    broken = [f"{row['task']} {row['metric']} = {row['value']}" for row in rows if not math.isfinite(row["value"])]
+    return CheckResult(
+        name="scores_finite", passed=not broken, description="; ".join(broken) or "every score is a finite number"
+    )
 
 
 def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]) -> list[CheckResult]:

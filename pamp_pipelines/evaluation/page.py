@@ -184,6 +184,8 @@ def _change(row: Mapping[Any, Any], start: Mapping[Any, Any]) -> tuple[str, str]
 
 def number(value: float) -> str:
     """Four significant digits, thousands separated."""
+    if not math.isfinite(value):
+        return str(value)
     if value != 0 and (abs(value) >= 1e6 or abs(value) < 1e-4):
         return f"{value:.3e}"
     digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 1
@@ -192,6 +194,8 @@ def number(value: float) -> str:
 
 def two_digits(value: float) -> str:
     """Two significant digits and never an exponent, as standard errors are written."""
+    if not math.isfinite(value):
+        return str(value)
     if value <= 0:
         return "0"
     digits = 1 - math.floor(math.log10(value))

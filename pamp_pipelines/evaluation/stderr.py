@@ -35,7 +35,10 @@ def ratio(values: Sequence[tuple[float, float]]) -> tuple[float, float | None]:
 def perplexity(values: Sequence[tuple[float, float]]) -> tuple[float, float | None]:
     """exp(-R) and its standard error."""
     estimate, error = ratio(values)
-    value = math.exp(-estimate)
+    try:
+        value = math.exp(-estimate)
+    except OverflowError:  # more than 709 nats a token
+        value = math.inf
     return value, None if error is None else value * error
 
 

@@ -126,7 +126,7 @@ class LakeBuilder:
             for metric, (value, error) in values.items()
         ]
         final = self.lake.scores_dir(key, evaluation)
-        id = artifact_id("eval_scores", 1, [export.id], [evaluation, values, row])
+        id = artifact_id("eval_scores", 1, [export.id], [evaluation, repr(values), repr(row)])
         with publish(final, kind="eval_scores", id=id, inputs=[export]) as draft:
             write_scores(draft.dir / SCORES, rows)
             samples = [

@@ -92,8 +92,9 @@ def test_math_is_scored_rightly(job, which, expected):
     outcome = run(job("minerva_math_rows", [{"problem": p, "solution": s} for p, s, *_ in MATH]), model)
     assert scores(outcome)["exact_match"] == expected
     assert all("Find the domain of the expression" in prompt for prompt in model.prompts), "four examples stand before"
-    assert [check.passed for check in outcome.checks] == [False], "exactly 0 or 1 is pointed out"
-    assert outcome.checks[0].metadata["samples"]
+    verdicts = {check.name: check for check in outcome.checks}
+    assert not verdicts["score_not_extreme"].passed, "exactly 0 or 1 is pointed out"
+    assert verdicts["score_not_extreme"].metadata["samples"]
 
 
 @pytest.mark.parametrize(("shift", "expected"), [(0, 1.0), (1, 0.0)])
@@ -150,6 +151,13 @@ def test_a_model_is_held_against_a_unigram_model_of_its_text(job, tmp_path, like
     assert check.metadata["unigram_perplexity"] == pytest.approx(4.0), "four tokens, equally often, add-one smoothed"
     cut = asked.model_copy(update={"evaluations": job("heldout_perplexity", [{"text": "a"}] * 2, limit=1).evaluations})
     assert "beats_unigram" not in {check.name for check in run(cut, Scripted()).checks}, "not the same tokens"
+
+
+def test_a_likelihood_that_is_no_number_fails_a_blocking_check(job):
+    outcome = run(job("heldout_perplexity", [{"text": "a"}, {"text": "b"}]), Scripted(likelihood=lambda _: math.nan))
+    check = next(check for check in outcome.checks if check.name == "scores_finite")
+    assert (check.passed, check.severity) == (False, "ERROR")
+    assert "bits_per_byte = nan" in check.description
 
 
 def test_rows_say_what_was_asked(job):

@@ -1,3 +1,4 @@
+import math
 import re
 
 import pandas as pd
@@ -81,6 +82,12 @@ def test_damaged_scores_are_reported_and_the_others_shown(filled):
     warning = next(event for event in events if event.kind == "warning")
     assert "scores.parquet" in warning.data["message"]
     assert len(pd.read_parquet(artifact.path / "leaderboard.parquet")) == 8
+
+
+def test_broken_scores_are_shown_as_what_they_are(filled):
+    filled.scores(BIG50, "heldout", "heldout_perplexity", {"bits_per_byte": (math.nan, math.inf)})
+    html = (build_leaderboard(filled.lake).path / "index.html").read_text()
+    assert "<b>nan</b>" in html
 
 
 def test_empty_lake_gives_a_page_that_says_so(builder):
