@@ -1,4 +1,4 @@
-"""Stage errors as Dagster failures: what is worth a retry and what is not."""
+"""Stage errors as Dagster failures, with what is worth a retry and what is not, and back again for callers."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from pamp_pipelines.errors import MissingInput, PampError, WorkerCanceled, WorkerFailed
+from pamp_pipelines.errors import MissingInput, PampError, VerificationFailed, WorkerCanceled, WorkerFailed
 
 
 @contextlib.contextmanager
@@ -31,3 +31,39 @@ def _metadata(error: PampError) -> dict[str, Any]:
     if not isinstance(error, MissingInput):
         return {}
     return {"missing_asset": error.asset, **({"missing_partition": error.partition} if error.partition else {})}
+
+
+def stage_error(error: dg.Failure | dg.DagsterError, instance: dg.DagsterInstance, run_id: str) -> BaseException:
+    """What the stage said, when a run that was executed in this process ended with ``error``."""
+    cause = error.__cause__
+    if isinstance(cause, dg.DagsterExecutionInterruptedError):
+        return KeyboardInterrupt()
+    if isinstance(cause, PampError):
+        return cause
+    if checks := _failed_checks(instance, run_id):
+        return VerificationFailed("\n".join(checks))
+    # after the last retry nothing but text is left of the worker's failure
+    text = _worker_failure(instance, run_id)
+    return WorkerFailed(text, None) if text else error
+
+
+def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """The checks of a run that failed with severity ERROR, and what each says."""
+    logs = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    found = [entry.dagster_event.asset_check_evaluation_data for entry in logs if entry.dagster_event]
+    return [
+        f"{check.asset_key.to_user_string()}: check {check.check_name} failed: {check.description or ''}".rstrip(": ")
+        for check in found
+        if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR
+    ]
+
+
+def _worker_failure(instance: dg.DagsterInstance, run_id: str) -> str | None:
+    name = f"{WorkerFailed.__module__}.{WorkerFailed.__name__}: "
+    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        error = entry.dagster_event.step_failure_data.error if entry.dagster_event else None
+        while error is not None:
+            if error.message.startswith(name):
+                return error.message.removeprefix(name).rstrip()
+            error = error.cause
+    return None

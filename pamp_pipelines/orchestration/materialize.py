@@ -5,6 +5,7 @@ appear in the UI, take slots of the pools, and record the same data versions as 
 """
 
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +13,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from pamp_pipelines.errors import PampError, VerificationFailed
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.chain import CHAIN, Selection, partitions_of, require_partition, select
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
 from pamp_pipelines.orchestration.events import listener
+from pamp_pipelines.orchestration.failures import stage_error
 from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.leftovers import end_leftovers, process_tags
 from pamp_pipelines.orchestration.resources import ProjectResource
@@ -119,6 +120,7 @@ class _Runner:
         if not selection.assets:
             return []
         start = time.monotonic()
+        run_id = str(uuid.uuid4())
         self.on_event(event("started", asset=selection.stage, partition=partition))
         token = listener.set(self.on_event)
         try:
@@ -126,17 +128,12 @@ class _Runner:
                 asset_selection=[asset_key(asset) for asset in selection.assets],
                 partition_key=partition,
                 instance=self.instance,
+                run_id=run_id,
                 tags=process_tags(),
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
-        except dg.Failure as failure:
-            if isinstance(failure.__cause__, dg.DagsterExecutionInterruptedError):
-                raise KeyboardInterrupt from failure
-            raise _cause(failure) from failure
-        except dg.DagsterError as error:
-            if type(error).__name__ != "DagsterAssetCheckFailedError":  # not exported by dagster
-                raise
-            raise VerificationFailed(f"{selection.stage} {partition or ''}: {error}") from error
+        except (dg.Failure, dg.DagsterError) as error:
+            raise stage_error(error, self.instance, run_id) from error
         finally:
             listener.reset(token)
         seconds = time.monotonic() - start
@@ -148,14 +145,8 @@ class _Runner:
                 partition=partition,
                 data_version=(made[asset_key(asset)].tags or {})[DATA_VERSION_TAG],
                 path=Path(str(made[asset_key(asset)].metadata["dagster/uri"].value)),
-                run_id=outcome.run_id,
+                run_id=run_id,
                 seconds=seconds,
             )
             for asset in selection.assets
         ]
-
-
-def _cause(failure: dg.Failure) -> PampError:
-    """What the stage said; Dagster's failure only carries it."""
-    cause = failure.__cause__
-    return cause if isinstance(cause, PampError) else PampError(failure.description or str(failure))
