@@ -24,8 +24,8 @@ class Construction(BaseModel):
     """Facts of one constructed model, in the terms of Megatron's checkpoint keys.
 
     Attributes:
-        layers: decoder layers.
-        parameters: elements of all parameters, each counted once, without vocabulary padding.
+        layers: decoder layers of the whole model, also where only the first were built.
+        parameters: elements of the parameters that were built, each counted once, without vocabulary padding.
         vocabulary: rows of the embedding, without padding.
         inverse_frequencies: SHA-256 of the float32 inverse frequencies of the rotary embedding, and their number.
         rotary_scale: factor on sine and cosine (1.0 but for YaRN).

@@ -7,12 +7,18 @@ and the reference should come from an untouched torch. One model is in memory at
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.verification.compare import LOGITS, difference, logits_verdict
+from pamp_pipelines.verification.construction import Construction, construction_verdict
+from pamp_pipelines.verification.first_layers import first_layers_config, link_weights
 from pamp_pipelines.verification.job import CaseResult, ParityCase, ParityJob, ParityResults
 from pamp_pipelines.verification.parity import RESULTS
 
@@ -30,78 +36,94 @@ def main(path: Path) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
     write_text(job.work / RESULTS, results.model_dump_json(indent=2))
-    log.write("finished", cases=len(job.cases))
+    log.write("finished", stage="verify", cases=len(job.cases))
     return 0
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """What Hugging Face's model said; its logits wait in a file, since those of all cases may be many.
+
+    tokens: ids of shape (T,). origin: of the tokens. facts: of the model. logits: file with float32 (T, V).
+    """
+
+    tokens: Any
+    origin: str
+    facts: Construction
+    logits: Path
+
+
 def _compare_all(job: ParityJob, log: EventLog) -> list[CaseResult]:
-    log.write("started", cases=[case.name for case in job.cases])
-    references = [_reference(job, number, case, log) for number, case in enumerate(job.cases)]
+    log.write("started", stage="verify", cases=[case.name for case in job.cases])
+    folders = [job.work / f"case{number}" for number in range(len(job.cases))]
+    references = []
+    for number, case in enumerate(job.cases):
+        log.write("progress", stage="verify", case=case.name, side="hf", done=number, all=len(job.cases))
+        references.append(_reference(case, folders[number]))
     from pamp_pipelines.verification import megatron_side
 
     megatron_side.start(job.work)
     results = []
-    for number, (case, reference) in enumerate(zip(job.cases, references, strict=True)):
-        log.write("progress", case=case.name, side="megatron", done=number, all=len(job.cases))
-        results.append(CaseResult(name=case.name, checks=tuple(_judge(job, number, case, reference))))
+    for number, case in enumerate(job.cases):
+        log.write("progress", stage="verify", case=case.name, side="megatron", done=number, all=len(job.cases))
+        results.append(CaseResult(name=case.name, checks=tuple(_judge(case, references[number], folders[number]))))
     return results
 
 
-def _folder(job: ParityJob, number: int) -> Path:
-    return job.work / f"case{number}"
-
-
-def _reference(job: ParityJob, number: int, case: ParityCase, log: EventLog) -> dict[str, Any]:
-    """Run Hugging Face's model: tokens and logits go to files, facts are returned."""
+def _reference(case: ParityCase, folder: Path) -> _Reference:
+    """Run Hugging Face's model."""
     import numpy as np
 
-    from pamp_pipelines.declarations.hf_config import load_hf_config
     from pamp_pipelines.verification import hf_side
-    from pamp_pipelines.verification.first_layers import first_layers_config
     from pamp_pipelines.verification.sample import sample_positions, sample_tokens
 
-    log.write("progress", case=case.name, side="hf", done=number, all=len(job.cases))
-    config = first_layers_config(load_hf_config(case.source), case.layers)
+    whole = load_hf_config(case.source)
+    config = first_layers_config(whole, case.layers)
     tokens, origin = sample_tokens(case.source, int(config["vocab_size"]), sample_positions(config))
     model = hf_side.load_model(case.source, layers=case.layers)
-    folder = _folder(job, number)
     folder.mkdir()
-    np.save(folder / "tokens.npy", tokens)
     np.save(folder / "logits.npy", hf_side.logits_TV(model, tokens))
-    return {"construction": hf_side.construction(model), "tokens": origin}
+    facts = _of_whole(hf_side.construction(model), whole)
+    return _Reference(tokens, origin, facts, folder / "logits.npy")
 
 
-def _judge(job: ParityJob, number: int, case: ParityCase, reference: dict[str, Any]) -> list[CheckResult]:
+def _of_whole(facts: Construction, config: Mapping[str, Any]) -> Construction:
+    """A model cut to its first layers, described with the depth that its config.json gives it."""
+    return facts.model_copy(update={"layers": int(config["num_hidden_layers"])})
+
+
+def _judge(case: ParityCase, reference: _Reference, folder: Path) -> list[CheckResult]:
+    """Build Megatron's model from the template, give it the checkpoint's weights and compare."""
     import numpy as np
 
-    from pamp_pipelines.declarations.hf_config import load_hf_config
     from pamp_pipelines.verification import megatron_side
-    from pamp_pipelines.verification.compare import LOGITS, difference, logits_verdict
-    from pamp_pipelines.verification.construction import construction_verdict
-    from pamp_pipelines.verification.first_layers import first_layers_config, link_weights
 
-    folder = _folder(job, number)
-    tokens = np.load(folder / "tokens.npy")
-    config = first_layers_config(load_hf_config(case.template), case.layers)
-    model = megatron_side.build_model(megatron_side.fp32_job(config, len(tokens), folder))
+    whole = load_hf_config(case.template)
+    config = first_layers_config(whole, case.layers)
+    vocabulary = int(config["vocab_size"])
+    model = megatron_side.build_model(megatron_side.fp32_job(config, len(reference.tokens), folder))
     built = megatron_side.construction(model, config)
-    checks = [construction_verdict(reference["construction"], built)]
-    about = {"layers": built.facts.layers, "tokens": reference["tokens"], "dtype": "float32"}
+    about = {"layers": built.facts.layers, "tokens": reference.origin, "dtype": "float32"}
+    built = built.model_copy(update={"facts": _of_whole(built.facts, whole)})
+    checks = [construction_verdict(reference.facts, built)]
     try:
         stored = link_weights(case.checkpoint, folder / "checkpoint", layers=case.layers)
-        problems = megatron_side.weight_problems(model, stored, int(config["vocab_size"]))
+        problems = megatron_side.weight_problems(model, stored, vocabulary)
     except InputError as error:
         problems = [str(error)]
     if problems:
-        text = "The weights do not fit Megatron's model: " + "; ".join(problems)
-        return [*checks, CheckResult(name=LOGITS, passed=False, description=text, metadata=about)]
+        return [*checks, _failed(f"The weights do not fit Megatron's model: {'; '.join(problems)}", about)]
     megatron_side.load_weights(model, folder / "checkpoint")
-    ours = megatron_side.logits_TV(model, tokens, int(config["vocab_size"]))
-    theirs = np.load(folder / "logits.npy", mmap_mode="r")
-    if ours.shape != theirs.shape:
-        text = f"Megatron's logits have shape {list(ours.shape)}, HF's {list(theirs.shape)}"
-        return [*checks, CheckResult(name=LOGITS, passed=False, description=text, metadata=about)]
-    return [*checks, logits_verdict(difference(theirs, ours), case.tolerance, about)]
+    ours_TV = megatron_side.logits_TV(model, reference.tokens, vocabulary)
+    theirs_TV = np.load(reference.logits, mmap_mode="r")
+    if ours_TV.shape != theirs_TV.shape:
+        text = f"Megatron's logits have shape {list(ours_TV.shape)}, HF's {list(theirs_TV.shape)}"
+        return [*checks, _failed(text, about)]
+    return [*checks, logits_verdict(difference(theirs_TV, ours_TV), case.tolerance, about)]
+
+
+def _failed(reason: str, about: dict[str, Any]) -> CheckResult:
+    return CheckResult(name=LOGITS, passed=False, description=reason, metadata=about)
 
 
 if __name__ == "__main__":

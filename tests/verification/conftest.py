@@ -159,6 +159,12 @@ def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory)
                 models["llama-scaled"], root / "scaling", lambda c: c["rope_parameters"].update(factor=8.0)
             ),
         ),
+        case(
+            "depth",
+            llama,
+            layers=2,
+            template=with_config(llama, root / "depth", lambda c: c.update(num_hidden_layers=LAYERS + 1)),
+        ),
         case("epsilon", llama, template=with_config(llama, root / "eps", lambda c: c.update(rms_norm_eps=1e-3))),
         case("swapped gate and up", llama, checkpoint=with_tensors(llama, root / "swap", swap_gate_and_up)),
         case("missing bias", qwen2, checkpoint=with_tensors(qwen2, root / "bias", lambda t: t.pop(bias) and None)),

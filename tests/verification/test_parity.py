@@ -47,6 +47,11 @@ def test_another_config_in_the_artifact_is_seen_in_the_construction_and_in_the_l
     assert not logits.passed
 
 
+def test_another_depth_is_seen_although_only_the_first_layers_are_compared(verdicts: Verdicts) -> None:
+    assert verdicts["depth"][LOGITS].passed
+    assert verdicts["depth"][CONSTRUCTION].description == "layers: Megatron 4, HF 3"
+
+
 def test_swapped_projections_are_seen_in_the_logits_alone(verdicts: Verdicts) -> None:
     assert verdicts["swapped gate and up"][CONSTRUCTION].passed
     assert not verdicts["swapped gate and up"][LOGITS].passed
