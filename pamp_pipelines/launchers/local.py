@@ -76,7 +76,6 @@ class LocalLauncher:
             "hold": list(spec.hold),
             "grace_s": spec.profile.grace_s,
             "orphan_grace_s": ORPHAN_GRACE_S,
-            "forwards_signals": spec.processes is not None,
         }
         try:
             with main_log(log_dir).open("wb") as output:

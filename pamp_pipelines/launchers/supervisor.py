@@ -112,9 +112,12 @@ class Supervisor:
                 return "orphaned"
 
     def _end(self, grace_s: float) -> None:
-        """SIGTERM, wait, SIGKILL. A launcher such as torchrun is told alone: it passes the signal on to its ranks."""
+        """SIGTERM to the command's group, wait, SIGKILL.
+
+        Of torchrun only the agent is in that group: it passes the signal on to its ranks, which can save, and waits.
+        """
         with contextlib.suppress(ProcessLookupError):
-            (os.kill if self.spec["forwards_signals"] else os.killpg)(self.main, signal.SIGTERM)
+            os.killpg(self.main, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         orphaned = False
         while self.exit_code is None and time.monotonic() < deadline:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import pamp_pipelines
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.launchers.base import HANDLE, RUN_TOKEN
 
@@ -88,7 +89,7 @@ class Bench:
         wait_for(lambda: not living(self.token()), seconds, "end of all processes of the run")
 
     def parent(
-        self, module: str, *, nproc: int | None = None, prelude: str = "", grace_s: float = 1.0
+        self, module: str, *, nproc: int | None = None, prelude: str = "", grace_s: float = 1.0, options: str = ""
     ) -> subprocess.Popen:
         """Another process that runs the worker and can be killed."""
         script = f"""
@@ -98,7 +99,7 @@ import signal
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.launchers import run_worker
 profile = ComputeProfile(grace_s={grace_s}, threads_per_process=1)
-run_worker({module!r}, Path({str(self.job)!r}), Path({str(self.run_dir)!r}), nproc={nproc}, profile=profile)
+run_worker({module!r}, Path({str(self.job)!r}), Path({str(self.run_dir)!r}), nproc={nproc}, profile=profile, {options})
 """
         process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, start_new_session=True)
         self.parents.append(process)
@@ -108,7 +109,9 @@ run_worker({module!r}, Path({str(self.job)!r}), Path({str(self.run_dir)!r}), npr
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     (tmp_path / "modules").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    # the package under test, also where another one is installed
+    package = Path(pamp_pipelines.__file__).parent.parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path / "modules", package))))
     (tmp_path / "job.json").write_text('{"answer": 42}')
     bench = Bench(tmp_path)
     bench.write("stubborn", STUBBORN)

@@ -1,5 +1,6 @@
 """Whatever happens to the caller, nothing of the worker is alive ten seconds later."""
 
+import fcntl
 import os
 import signal
 import time
@@ -133,3 +134,23 @@ threading.Thread(target=later, daemon=True).start()
     time.sleep(2.0)
     os.kill(parent.pid, signal.SIGKILL)
     bench.assert_all_dead(10)
+
+
+def test_a_lease_is_held_until_the_last_process_is_dead(bench):
+    """flock belongs to the open file: the supervisor's copy keeps it when the caller is gone; workers have none."""
+    lease = bench.root / "lease"
+    prelude = f"""
+import fcntl
+lease = open({str(lease)!r}, "w")
+fcntl.flock(lease, fcntl.LOCK_EX)
+"""
+    parent = bench.parent(bench.write("hang", HANG), prelude=prelude, options="hold=[lease.fileno()]")
+    wait_for(bench.started, 20, "start of the worker")
+    parent.kill()
+    parent.wait()
+    with lease.open("a") as stream:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert living(bench.token())
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert not living(bench.token())

@@ -1,6 +1,7 @@
 """A job whose worker is a stand-in: it writes checkpoints, metrics and events as Megatron's does, and can fail."""
 
 import json
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import pamp_pipelines
 from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.torch_dist import StoredChunk, StoredTensor, write_index
 from pamp_pipelines.declarations.profile import ComputeProfile
@@ -163,7 +165,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "fake_trainer.py").write_text(textwrap.dedent(TRAINER))
-    monkeypatch.setenv("PYTHONPATH", str(modules))
+    # the package under test, also where another one is installed
+    package = Path(pamp_pipelines.__file__).parent.parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (modules, package))))
 
     def without_torchrun(*args: Any, **options: Any) -> None:
         run_worker(*args, **(options | {"nproc": None}))
