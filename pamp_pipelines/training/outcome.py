@@ -36,7 +36,7 @@ def ends(losses: list[float]) -> tuple[float, float]:
 
 
 def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
-    """``tracker_reached``, ``loss_finite``, ``loss_fell`` (ERROR) and ``validation_gap`` (WARN)."""
+    """``tracker_reached``, ``kept_saved``, ``loss_finite``, ``loss_fell`` (ERROR) and ``validation_gap`` (WARN)."""
     losses, validation = series(metrics, "loss"), series(metrics, "validation_loss")
     bad = [entry["iteration"] for entry in metrics if not all(_finite(entry.get(name, 0.0)) for name in _LOSSES)]
     tracker = Saved(job.checkpoints_dir).tracker()
@@ -47,6 +47,7 @@ def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
             description=f"Megatron's tracker names step {tracker}; the run ends at {job.iterations}.",
             metadata={"tracker": tracker, "iterations": job.iterations},
         ),
+        _kept_saved(job),
         CheckResult(
             name="loss_finite",
             passed=bool(losses) and not bad,
@@ -80,6 +81,19 @@ def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
             )
         )
     return results
+
+
+def _kept_saved(job: TrainJob) -> CheckResult:
+    """Without its last checkpoint a run has no result; an earlier one that is missing leaves a gap in the table."""
+    missing = sorted(set(job.cadence) - set(recorded_steps(job.run_dir)))
+    listed = ", ".join(map(str, missing))
+    return CheckResult(
+        name="kept_saved",
+        passed=not missing,
+        severity="ERROR" if job.iterations in missing else "WARN",
+        description=f"Never saved, or damaged: {listed}." if missing else "Every checkpoint to be kept is complete.",
+        metadata={"missing": missing},
+    )
 
 
 def _finite_text(losses: list[float], bad: list[int]) -> str:

@@ -30,7 +30,7 @@ def select_version(lake: Lake, model: str, training_config: str, id: str, *, fre
     ``fresh``, it is the next number, which is claimed at once: two callers never share a new version by accident.
 
     Args:
-        claim: False only looks, and creates nothing (a dry run).
+        claim: False only looks, and makes no version (a dry run).
     """
     with lock(lake.versions_dir(model, training_config) / "versions"):
         versions = lake.versions(model, training_config)

@@ -31,6 +31,7 @@ def test_a_run_keeps_what_was_asked_for_and_ends_with_a_manifest(bench):
     assert stats["resumed_from"] is None
     assert {c.name: c.passed for c in artifact.manifest.checks} == {
         "tracker_reached": True,
+        "kept_saved": True,
         "loss_finite": True,
         "loss_fell": True,
         "validation_gap": True,

@@ -28,6 +28,22 @@ def test_checks(bench, plan, failed):
     assert {check.name for check in manifest.failed_checks} == failed - {"validation_gap"}
 
 
+@pytest.mark.parametrize(("step", "severity"), [(5, "WARN"), (10, "ERROR")])
+def test_a_kept_checkpoint_that_is_damaged_is_not_passed_over(bench, step, severity):
+    trainer = bench.root / "modules/fake_trainer.py"
+    damaged = (
+        f'payload = b"short" if step == {step} else payload\n    (directory / "__0_0.distcp").write_bytes(payload)'
+    )
+    text = trainer.read_text().replace(
+        '    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, len(payload))',
+        '    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, 64)',
+    )
+    trainer.write_text(text.replace('(directory / "__0_0.distcp").write_bytes(payload)', damaged))
+    manifest = bench.train().manifest
+    (check,) = [check for check in manifest.checks if check.name == "kept_saved"]
+    assert (check.passed, check.severity, check.metadata) == (False, severity, {"missing": [step]})
+
+
 def test_a_run_without_metrics_has_not_shown_that_it_learnt(bench):
     modules = bench.root / "modules/fake_trainer.py"
     modules.write_text(modules.read_text().replace('stream.write(json.dumps(record) + "\\n")', "pass"))
