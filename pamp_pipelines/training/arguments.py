@@ -206,6 +206,9 @@ def _on_cpu(job: TrainJob) -> dict[str, Any]:
         # compiled by torch.compile, which the adapter switches off
         "bias_swiglu_fusion": False,
         "bias_dropout_fusion": False,
+        # repeats a step to tell a faulty device from a diverged run, and wants another device to decide; here a result
+        # that is not finite ends the run at once
+        "rerun_mode": "disabled",
         # workers fork after threads of the math libraries have started
         "num_workers": 0,
     }

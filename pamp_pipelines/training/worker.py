@@ -22,6 +22,11 @@ EXIT_INPUT = 2
 """The job or a file that it names is wrong: a retry cannot help."""
 EXIT_INCOMPLETE = 75
 """Stopped before the last iteration, e.g. by SIGTERM, with a checkpoint: a retry goes on (EX_TEMPFAIL)."""
+_REASONS = {
+    16: "a result was not finite or could not be reproduced; Megatron asks for a retry on another device",
+    17: "a result was not finite, on more than one device: the run diverged, and a retry cannot help",
+}
+"""Exit statuses of Megatron's rerun_state_machine."""
 
 
 def main(job_path: Path) -> int:
@@ -89,12 +94,16 @@ def _train(job: TrainJob) -> int:
 
     loop.install(job, reporter)
     container = pretrain_cfg_container_from_args(args, model_config(args, job))
-    stopped = None
+    stopped: Any = None
     try:
         training.pretrain(container, DatasetProvider(job, reporter), ModelType.encoder_or_decoder, forward_step)
     except SystemExit as exit_:
         # how Megatron ends after SIGTERM, and in several failing ways, often with status 0
         stopped = exit_.code
+    except Exception as error:
+        if reporter:
+            reporter.stopped(f"{type(error).__name__}: {error}", tracked_iteration(job.checkpoints_dir))
+        raise
     iteration = tracked_iteration(job.checkpoints_dir)
     complete = iteration == job.iterations
     if reporter:
@@ -102,7 +111,7 @@ def _train(job: TrainJob) -> int:
         if complete:
             reporter.finished(job.iterations)
         else:
-            reporter.stopped("the process ended before the last iteration", iteration)
+            reporter.stopped(_REASONS.get(stopped, "the process was stopped before the last iteration"), iteration)
     torch.distributed.destroy_process_group()
     if complete:
         return 0
