@@ -90,6 +90,12 @@ def test_broken_scores_are_shown_as_what_they_are(filled):
     assert "<b>nan</b>" in html
 
 
+def test_artifacts_made_outside_a_git_checkout_are_shown(filled, monkeypatch):
+    monkeypatch.setattr("pamp_pipelines.lake.publish.producer", lambda: {"pamp_pipelines": "0.1.0"})
+    filled.scores(BIG50, "sums", "arithmetic_boxed", {"exact_match": (1.0, 0.0)})
+    assert (build_leaderboard(filled.lake).path / "index.html").stat().st_size > 0
+
+
 def test_empty_lake_gives_a_page_that_says_so(builder):
     artifact = build_leaderboard(builder.lake)
     assert "There are no scores yet" in (artifact.path / "index.html").read_text()
