@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from pamp_pipelines.launchers.base import RUN_TOKEN
 from pamp_pipelines.orchestration.instance import ensure_home
 from pamp_pipelines.project import Project
 
@@ -41,6 +42,11 @@ query Run($id: ID!) {
       eventConnection { events { __typename ... on MessageEvent { message } ... on ErrorEvent { error { message } } } }
     }
   }
+}"""
+
+TERMINATE = """
+mutation Terminate($id: String!) {
+  terminateRun(runId: $id) { __typename ... on TerminateRunFailure { message } }
 }"""
 
 PARTITIONS = """
@@ -131,6 +137,20 @@ class DagsterDev:
             versions["/".join(event["assetKey"]["path"])] = tags["dagster/data_version"]
         return versions
 
+    def cancel_once_it_works(self, run_id: str) -> dict[str, Any]:
+        """Press "Terminate" when the run's worker is alive; returns the run, once it has ended."""
+        deadline = time.monotonic() + RUN_S
+        while not self.workers():
+            assert time.monotonic() < deadline, f"no worker in {RUN_S} s:\n{self.log.read_text()[-3000:]}"
+            time.sleep(0.2)
+        answer = self.query(TERMINATE, id=run_id)["terminateRun"]
+        assert answer["__typename"] == "TerminateRunSuccess", answer
+        return self.wait(run_id)
+
+    def workers(self) -> list[psutil.Process]:
+        """Living processes of a worker: supervisor, torchrun, ranks."""
+        return [p for p in self.processes() if _variable(p, RUN_TOKEN)]
+
     def partitions(self, asset: str) -> list[str]:
         query = (
             "query P($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } } }"
@@ -151,7 +171,7 @@ class DagsterDev:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that descends from this `dagster dev`, found by a token in its environment."""
-        return [p for p in psutil.process_iter() if _carries(p, self.token)]
+        return [p for p in psutil.process_iter() if _variable(p, TOKEN) == self.token]
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_S
@@ -168,11 +188,11 @@ class DagsterDev:
         raise AssertionError(f"dagster dev did not start:\n{text}")
 
 
-def _carries(process: psutil.Process, token: str) -> bool:
+def _variable(process: psutil.Process, name: str) -> str | None:
     try:
-        return process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE
+        return process.environ().get(name) if process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.Error:
-        return False
+        return None
 
 
 def _free_port() -> int:

@@ -26,18 +26,37 @@ def test_every_asset_through_the_daemon_as_in_process(
 ) -> None:
     versions: dict[str, str] = {}
     for asset, partition in STAGES.items():
+        if asset == "pretrained_checkpoint":
+            cancel_a_training(dagster_dev, partition)
         versions |= dagster_dev.materialize([asset], partition)
     assert dagster_dev.partitions("checkpoint") == [CHECKPOINT]
     scores = ["eval_scores/perplexity", "eval_scores/sums"]
     assert set(dagster_dev.materialize(scores, CHECKPOINT)) == set(scores)
     assert set(dagster_dev.materialize(["leaderboard"], None)) == {"leaderboard"}
 
-    # the same declarations and sources give the same content elsewhere, without a daemon
+    # in process, on the same instance, everything is there already
+    monkeypatch.setenv("PAMP_LAKE", str(own_project.data / "lake"))
+    for asset, partition in STAGES.items():
+        (found,) = materialize(own_project, asset, partition)
+        assert found.data_version == versions[asset], asset
+
+    # and made from nothing elsewhere, the same declarations and sources give the same model
     monkeypatch.setenv("PAMP_LAKE", str(own_project.data / "other_lake"))
     monkeypatch.setenv("DAGSTER_HOME", str(own_project.data / "other_home"))
-    for asset, partition in STAGES.items():
-        (made,) = materialize(own_project, asset, partition)
-        assert made.data_version == versions[asset], asset
+    made = {asset: materialize(own_project, asset, partition)[0] for asset, partition in STAGES.items()}
+    for asset in made:
+        # Megatron writes the run's absolute paths into its checkpoints, so only what is made of them can be compared
+        if asset != "pretrained_checkpoint":
+            assert made[asset].data_version == versions[asset], asset
+
+
+def cancel_a_training(dev: Any, partition: str) -> None:
+    """It ends as canceled, is not tried again, leaves no process, and holds no slot of the pool: the next one runs."""
+    run = dev.cancel_once_it_works(dev.launch(["pretrained_checkpoint"], partition))
+    assert run["status"] == "CANCELED"
+    assert dev.workers() == []
+    assert "ExecutionStepUpForRetryEvent" not in {e["__typename"] for e in run["eventConnection"]["events"]}
+    assert run["assetMaterializations"] == []
 
 
 @pytest.mark.slow
