@@ -37,6 +37,11 @@ def _validated(stats: Mapping[str, Any]) -> bool:
     return "validation_loss" in stats
 
 
+def _sometimes(stats: Mapping[str, Any]) -> bool:
+    """Only the stage knows; where it gives no verdict there is none to give."""
+    return False
+
+
 _FINITE = Check("finite_weights", "No weight is infinite or not a number.", "WARN", _imported)
 _TOKENIZER = Check("tokenizer", "The tokenizer's files are there.", "WARN", _imported)
 
@@ -62,6 +67,9 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     ),
     "pretrained_checkpoint": (
         Check("tracker_reached", "Megatron's tracker file names the last iteration of the run."),
+        Check(
+            "kept_saved", "Every checkpoint to be kept is complete; without the last one a run has no result."
+        ),
         Check("loss_finite", "No training or validation loss is infinite or not a number."),
         Check("loss_fell", "The training loss at the end is below that of the start."),
         Check("validation_gap", "The validation loss is within 10 % of the training loss.", "WARN", _validated),
@@ -72,7 +80,11 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
         _FINITE,
         _TOKENIZER,
     ),
-    "eval_scores": (Check("score_not_extreme", "No score is 0 or perfect, which often means a wrong prompt.", "WARN"),),
+    "eval_scores": (
+        Check("scores_finite", "Every score is a finite number."),
+        Check("score_not_extreme", "No score is exactly 0 or 1, which more often is a broken prompt.", "WARN"),
+        Check("beats_unigram", "Held-out text is less surprising than to token frequencies.", "WARN", _sometimes),
+    ),
     "leaderboard": (),
 }
 """By stage: what its manifest has to answer. ``ERROR`` blocks everything downstream."""

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import dagster as dg
 import pytest
 
+from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.materialize import materialize
 from pamp_pipelines.project import Project
 
 MODEL, CONFIG, CORPUS = "scratch", "sonnets-only", "sonnets"
+CHECKED = dg.DagsterEventType.ASSET_CHECK_EVALUATION
 CHECKPOINT = f"{MODEL}/{CONFIG}/v0001/0000004"
 STAGES = {
     "raw_corpus": CORPUS,
@@ -40,6 +43,8 @@ def test_every_asset_through_the_daemon_as_in_process(
         (found,) = materialize(own_project, asset, partition)
         assert found.data_version == versions[asset], asset
 
+    assert unjudged(own_project) == []
+
     # and made from nothing elsewhere, the same declarations and sources give the same model
     monkeypatch.setenv("PAMP_LAKE", str(own_project.data / "other_lake"))
     monkeypatch.setenv("DAGSTER_HOME", str(own_project.data / "other_home"))
@@ -48,6 +53,14 @@ def test_every_asset_through_the_daemon_as_in_process(
         # Megatron writes the run's absolute paths into its checkpoints, so only what is made of them can be compared
         if asset != "pretrained_checkpoint":
             assert made[asset].data_version == versions[asset], asset
+
+
+def unjudged(project: Project) -> list[str]:
+    """Checks that are declared on an asset and that its stage does not write."""
+    with open_instance(project) as instance:
+        logs = [entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id, of_type=CHECKED)]
+    checks = [entry.dagster_event.asset_check_evaluation_data for entry in logs if entry.dagster_event]
+    return [check.check_name for check in checks if (check.description or "").startswith("Not judged")]
 
 
 def cancel_a_training(dev: Any, partition: str) -> None:
