@@ -26,16 +26,14 @@ FACTS = (
     "seed",
     "data_seed",
     "sha256",
-    "tokenizer_sha256",
     "eod",
     "vocab_size",
     "sequence_length",
     "iterations",
     "precision",
     "lr",
-    "documents_written",
 )
-"""Fields of a declaration or of the stats that identify what was done, wherever they stand."""
+"""Fields of a declaration that identify what was done, wherever in it they stand."""
 EXCERPT = 600  # characters of a prompt or answer that are shown
 
 
@@ -257,7 +255,7 @@ def _setting(row: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def facts(manifest: Manifest) -> dict[str, str]:
-    """What identifies a stage's work: ``tokenizer_sha256``, ``shakespeare.licence`` …"""
+    """What identifies a stage's work, from its declaration: ``tokenizer.sha256``, ``shakespeare.licence`` …"""
     found: dict[str, str] = {}
 
     def collect(value: Any, path: str) -> None:
@@ -271,7 +269,6 @@ def facts(manifest: Manifest) -> dict[str, str]:
                     collect(item, name)
 
     collect(manifest.declaration, "")
-    collect(manifest.stats, "")
     return dict(list(found.items())[:12])
 
 
