@@ -243,3 +243,25 @@ def test_non_finite_weights_warn_on_both_ways(
         assert (check.passed, check.severity) == (False, "WARN")
         assert check.metadata == {"model.layers.2.mlp.up_proj.weight": 1}
     assert sum("up_proj" in e.data.get("message", "") for e in seen if e.kind == "warning") == 2
+
+
+def test_reader_counts_what_it_fills(build: Any, imported: Any) -> None:
+    """The plan proves coverage from the index; the reader counts again what it really copied."""
+    from dataclasses import replace
+
+    from pamp_pipelines.conversion.export_plan import plan_export
+    from pamp_pipelines.conversion.gather import ChunkReader
+    from pamp_pipelines.conversion.hf_source import read_source
+    from pamp_pipelines.conversion.layout import layout_of
+    from pamp_pipelines.conversion.torch_dist import read_checkpoint
+    from pamp_pipelines.errors import VerificationFailed
+
+    source = build("llama", False, "bfloat16")
+    checkpoint = read_checkpoint(imported(source, chunk_bytes=3000) / "checkpoint" / "release")
+    plan = plan_export(layout_of(read_source(source).config), checkpoint, None, 10**9)
+    item = next(item for item in plan.items if item.name == "model.embed_tokens.weight")
+    reader = ChunkReader(checkpoint.dir)
+    assert reader.rows(item, 0, 251).shape == (251, 48)
+    with pytest.raises(VerificationFailed, match=r"of 12048 elements of model\.embed_tokens\.weight"):
+        reader.rows(replace(item, chunks=item.chunks[1:]), 0, 251)
+    reader.close()

@@ -91,6 +91,7 @@ def test_a_finished_artifact_is_returned_and_a_changed_source_is_not(
     export = plain_export_job(tmp_path / "imported", tmp_path / "exported")
     assert plain_export_job(tmp_path / "imported", tmp_path / "elsewhere").id == export.id
     assert plain_export_job(tmp_path / "imported", tmp_path / "exported", dtype="bfloat16").id != export.id
+    assert plain_export_job(tmp_path / "imported", tmp_path / "exported", max_shard_bytes=10**6).id != export.id
 
 
 def test_foreign_output_is_never_replaced(config_of: Any, in_process: None, tmp_path: Path) -> None:
