@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from pamp_pipelines.evaluation.model import ScoredModel
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec, TaskSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
 from pamp_pipelines.evaluation.task_files import read_task, resolve
-from pamp_pipelines.evaluation.unigram import unigram
+from pamp_pipelines.evaluation.verdicts import beats_unigram, extreme_scores, finite_scores
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.producer import git_state
 
@@ -237,60 +236,6 @@ def score_rows(
 def _likelihood(sample: dict[str, Any]) -> float:
     """Log-likelihood of a document in nats: what lm-eval hands to every rolling metric, without the weight."""
     return float(sample["filtered_resps"][0])
-
-
-def finite_scores(rows: Sequence[dict[str, Any]]) -> CheckResult:
-    """ERROR where a score is infinite or not a number: the weights or the arithmetic are broken."""
-    broken = [f"{row['task']} {row['metric']} = {row['value']}" for row in rows if not math.isfinite(row["value"])]
-    return CheckResult(
-        name="scores_finite", passed=not broken, description="; ".join(broken) or "every score is a finite number"
-    )
-
-
-def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]) -> list[CheckResult]:
-    """WARN where a score between 0 and 1 is exactly one of them: more often a broken template than a fact."""
-    suspicious = [
-        f"{row['task']} {row['metric']} = {row['value']:g}"
-        for row in rows
-        if row["higher_is_better"] and row["value"] in (0.0, 1.0)
-    ]
-    shown = [
-        {"task": s["task"], "answer": str(s["filtered_resps"])[:300], "target": str(s["target"])[:300]}
-        for s in samples[:3]
-    ]
-    return [
-        CheckResult(
-            name="score_not_extreme",
-            passed=not suspicious,
-            severity="WARN",
-            description="; ".join(suspicious) or "no score is exactly 0 or 1",
-            metadata={"samples": shown} if suspicious else {},
-        )
-    ]
-
-
-def beats_unigram(job: EvaluateJob, spec: EvaluationSpec, rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
-    """WARN where a checkpoint scores its run's held-out text, all of it, no better than token frequencies would."""
-    baseline = job.subject.baseline
-    tasks = {task.name for task in spec.tasks if baseline and task.data == baseline.rows}
-    scores = [
-        row
-        for row in rows
-        if row["metric"] == "token_perplexity" and row["task"] in tasks and row["n"] == row["n_available"]
-    ]
-    if baseline is None or not scores:
-        return []
-    frequencies = unigram(baseline.train, baseline.heldout, baseline.vocabulary, without=baseline.eod)
-    value = scores[0]["value"]
-    return [
-        CheckResult(
-            name="beats_unigram",
-            passed=value < frequencies.perplexity,
-            severity="WARN",
-            description=f"perplexity {value:,.1f} a token; a unigram model has {frequencies.perplexity:,.1f}",
-            metadata={"token_perplexity": value, "unigram_perplexity": frequencies.perplexity},
-        )
-    ]
 
 
 def plain(value: Any) -> Any:
