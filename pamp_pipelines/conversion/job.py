@@ -22,7 +22,7 @@ from pamp_pipelines.lake.store import CheckpointKey, Lake
 
 IMPORT_KIND = "megatron_checkpoint"
 EXPORT_KIND = "hf_export"
-_VERSION = 1
+STAGE_VERSION = 1
 """Raised by hand when a conversion's output for equal input changes."""
 
 _MEMORY_BYTES = 2 * 2**30
@@ -143,7 +143,7 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeNam
     parameters = {"checkpoint": record.content, "template": imported[0], "dtype": dtype, "shard": _SHARD_BYTES}
     return ExportJob(
         name=str(key),
-        id=artifact_id(EXPORT_KIND, _VERSION, [record.id], parameters),
+        id=artifact_id(EXPORT_KIND, STAGE_VERSION, [record.id], parameters),
         output=lake.export_dir(key),
         checkpoint=file.parent.parent / record.location,
         template=template,
@@ -172,7 +172,7 @@ def plain_export_job(checkpoint: Path, output: Path, template: Path | None = Non
     }
     return ExportJob(
         name=checkpoint.name,
-        id=artifact_id(EXPORT_KIND, _VERSION, [], parameters),
+        id=artifact_id(EXPORT_KIND, STAGE_VERSION, [], parameters),
         output=output.absolute(),
         checkpoint=directory,
         template=template,
@@ -204,7 +204,7 @@ def _source_id(source: Path, cache: Path | None, chunk_bytes: int = CHUNK_BYTES)
         raise InputError(f"{source}: no such directory; give a Hugging Face model directory")
     files = [*template_files(source)[0], *source.glob("*.safetensors"), *source.glob("*.safetensors.index.json")]
     parameters = {"files": digests(files, source, cache), "chunk_bytes": chunk_bytes}
-    return artifact_id(IMPORT_KIND, _VERSION, [], parameters)
+    return artifact_id(IMPORT_KIND, STAGE_VERSION, [], parameters)
 
 
 def _scratch_id(config: dict[str, Any], tokenizer: Path) -> str:
@@ -212,4 +212,4 @@ def _scratch_id(config: dict[str, Any], tokenizer: Path) -> str:
         raise InputError(f"{tokenizer}: no such tokenizer; give a directory, tokenizer.json or a SentencePiece .model")
     files = template_files(tokenizer)[0] if tokenizer.is_dir() else [tokenizer]
     root = tokenizer if tokenizer.is_dir() else tokenizer.parent
-    return artifact_id(IMPORT_KIND, _VERSION, [], {"config": config, "tokenizer": digests(files, root, None)})
+    return artifact_id(IMPORT_KIND, STAGE_VERSION, [], {"config": config, "tokenizer": digests(files, root, None)})

@@ -67,9 +67,7 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     ),
     "pretrained_checkpoint": (
         Check("tracker_reached", "Megatron's tracker file names the last iteration of the run."),
-        Check(
-            "kept_saved", "Every checkpoint to be kept is complete; without the last one a run has no result."
-        ),
+        Check("kept_saved", "Every checkpoint to be kept is complete; without the last one a run has no result."),
         Check("loss_finite", "No training or validation loss is infinite or not a number."),
         Check("loss_fell", "The training loss at the end is below that of the start."),
         Check("validation_gap", "The validation loss is within 10 % of the training loss.", "WARN", _validated),

@@ -8,6 +8,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.run import evaluate
+from pamp_pipelines.evaluation.spec import STAGE_VERSION
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
 from pamp_pipelines.orchestration.checks import check_specs
@@ -54,5 +55,5 @@ def _spec(name: str, declared: Evaluation) -> dg.AssetSpec:
         description=f"{declared.description}\n\nlm-eval tasks: {', '.join(declared.tasks)}".strip(),
         automation_condition=AFTER_PASSED_CHECKS,
         metadata={"dagster/column_schema": scores_schema()},
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from pamp_pipelines.conversion.job import STAGE_VERSION
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
@@ -26,7 +27,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         check_specs=check_specs("hf_export"),
         automation_condition=AFTER_PASSED_CHECKS,
         pool="eval",
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )
     def hf_export(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """A checkpoint as a Hugging Face directory: `config.json`, safetensors, tokenizer, model card.

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.evaluation.leaderboard import build_leaderboard
+from pamp_pipelines.evaluation.leaderboard import STAGE_VERSION, build_leaderboard
 from pamp_pipelines.orchestration.assets.eval_scores import eval_scores_key
 from pamp_pipelines.orchestration.automation import WHEN_ANY_SCORE_IS_NEW
 from pamp_pipelines.orchestration.details import leaderboard_details, scores_schema
@@ -24,7 +24,7 @@ def leaderboard_asset(catalog: Catalog) -> dg.AssetsDefinition:
         owners=owners(catalog.evaluations.values()),
         automation_condition=WHEN_ANY_SCORE_IS_NEW,
         metadata={"dagster/column_schema": scores_schema()},
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )
     def leaderboard(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """All scores of all checkpoints: Parquet, CSV, and a self-contained HTML page with scores against tokens."""

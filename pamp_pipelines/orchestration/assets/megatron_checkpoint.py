@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pamp_pipelines.conversion.job import import_job
+from pamp_pipelines.conversion.job import STAGE_VERSION, import_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
 from pamp_pipelines.orchestration.metadata import result
@@ -20,7 +20,7 @@ def megatron_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.As
         kinds={"huggingface", "megatron", "pytorch"},
         owners=owners(catalog.models.values()),
         check_specs=check_specs("megatron_checkpoint"),
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )
     def megatron_checkpoint(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """A Hugging Face model as a Megatron `torch_dist` checkpoint that loads at any parallel layout.

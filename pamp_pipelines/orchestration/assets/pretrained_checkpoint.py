@@ -18,7 +18,7 @@ from pamp_pipelines.orchestration.partitions import Partitions, dimensions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.training.kept import read_kept
-from pamp_pipelines.training.resolve import train_job
+from pamp_pipelines.training.resolve import STAGE_VERSION, train_job
 from pamp_pipelines.training.run import train
 
 
@@ -55,7 +55,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         check_specs=check_specs("pretrained_checkpoint"),
         pool="train",
         retry_policy=dg.RetryPolicy(max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL),
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )
     def pretrained_checkpoint(
         context: dg.AssetExecutionContext, config: Training, pamp: ProjectResource

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pamp_pipelines.corpus.job import corpus_job
+from pamp_pipelines.corpus.job import STAGE_VERSION, corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
@@ -21,7 +21,7 @@ def raw_corpus_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefin
         kinds={"python", "file"},
         owners=owners(catalog.corpora.values()),
         check_specs=check_specs("raw_corpus"),
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )
     def raw_corpus(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """The text of a declared corpus, as it lies in its sources.

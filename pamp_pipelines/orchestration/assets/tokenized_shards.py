@@ -10,7 +10,7 @@ from pamp_pipelines.orchestration.partitions import Partitions, dimensions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.tokenization.build import tokenize
-from pamp_pipelines.tokenization.job import tokenize_job
+from pamp_pipelines.tokenization.job import STAGE_VERSION, tokenize_job
 
 
 def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
@@ -21,7 +21,7 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         kinds={"python", "huggingface", "megatron"},
         owners=owners([*catalog.corpora.values(), *catalog.models.values()]),
         check_specs=check_specs("tokenized_shards"),
-        code_version="1",
+        code_version=str(STAGE_VERSION),
     )
     def tokenized_shards(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """Training and held-out tokens in Megatron's IndexedDataset format (`.bin` and `.idx`).
