@@ -1,10 +1,13 @@
 """The running system: one partition of every asset through the daemon, and in process to the same content."""
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
+from pamp_pipelines.lake.artifact import read_artifact
+from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.materialize import materialize
 from pamp_pipelines.project import Project
@@ -49,10 +52,16 @@ def test_every_asset_through_the_daemon_as_in_process(
     monkeypatch.setenv("PAMP_LAKE", str(own_project.data / "other_lake"))
     monkeypatch.setenv("DAGSTER_HOME", str(own_project.data / "other_home"))
     made = {asset: materialize(own_project, asset, partition)[0] for asset, partition in STAGES.items()}
-    for asset in made:
-        # Megatron writes the run's absolute paths into its checkpoints, so only what is made of them can be compared
-        if asset != "pretrained_checkpoint":
-            assert made[asset].data_version == versions[asset], asset
+    for asset in ("raw_corpus", "tokenized_shards", "megatron_checkpoint"):
+        assert made[asset].data_version == versions[asset], asset
+    # Megatron writes absolute paths into its checkpoints, and the export's card names the checkpoint it is made of
+    lake = Lake(own_project.data / "lake")
+    assert weights(made["hf_export"].path) == weights(lake.export_dir(CheckpointKey.parse(CHECKPOINT)))
+
+
+def weights(export: Path) -> list[str]:
+    """Hashes of the weights of an export."""
+    return [f.sha256 for f in read_artifact(export, verify="hash").manifest.files if f.path.endswith(".safetensors")]
 
 
 def unjudged(project: Project) -> list[str]:
