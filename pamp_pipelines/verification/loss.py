@@ -25,8 +25,8 @@ WORKER = "pamp_pipelines.verification.loss_worker"
 LOSSES = "losses.json"
 
 TOLERANCE: Mapping[Precision, float] = {
-    "fp32": 1e-5,
-    "bf16": 2e-3,
+    "fp32": 2e-5,
+    "bf16": 1e-3,
     "fp16": 1e-3,
     "fp8_delayed": 2e-2,
     "fp8_tensorwise": 2e-2,
@@ -34,9 +34,9 @@ TOLERANCE: Mapping[Precision, float] = {
 }
 """Largest difference of the mean losses, relative to Megatron's, by what the run computed in.
 
-Hugging Face computes in float32 where that fits into memory, so the tolerance is that of Megatron's rounding. Measured:
-a tiny Qwen2 in fp32 came out within 1e-7; SmolLM2-135M in bf16, over 2,542 tokens, within 1e-5, and within 4e-4 of
-Hugging Face in bfloat16.
+Hugging Face computes in float32 where that fits into memory, and its softmax in float64, so the tolerance is that of
+Megatron's rounding. Measured on CPUs: SmolLM2-135M over 2,542 tokens came out within 2e-8 in fp32, 3e-5 in bf16.
+The limits leave room for fewer tokens, over which rounding averages out less, and for the TF32 of GPUs.
 """
 
 

@@ -1,6 +1,6 @@
 """Hugging Face's loss over held-out windows: ``python -m pamp_pipelines.verification.loss_worker JOB.json``.
 
-Axes: B  windows of a batch, S  tokens of a window, V  vocabulary
+Axes: B  windows of a batch, S  tokens of a window, P  a part of them, V  vocabulary
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pamp_pipelines.verification.loss import LOSSES
 
 _LOGIT_BYTES = 256 * 2**20
 """Float32 logits of one batch; a single window may need more."""
+_ROWS = 128
+"""Positions whose logits are held in float64 at once."""
 _SHARE_OF_MEMORY = 0.5
 """Of what is free, for the weights."""
 _EVENT_SECONDS = 1.0
@@ -101,14 +103,24 @@ def _split_loss(model: Any, split: Split, sequence_length: int, report: Callable
 
 
 def _batch_loss(model: Any, tokens_BS: Any, labels_BS: Any, mask_BS: Any) -> float:
-    """Sum of the negative log likelihoods, in nats, of the labels that count."""
+    """Sum of the negative log likelihoods, in nats, of the labels that count.
+
+    In float64: torch's float32 softmax over a large vocabulary is off by 1e-5 and more, depending on the layout.
+    """
     import torch
 
     tokens, labels, mask = (torch.from_numpy(array).to(model.device) for array in (tokens_BS, labels_BS, mask_BS))
+    total = 0.0
     with torch.inference_mode():
         logits_BSV = model(input_ids=tokens, use_cache=False).logits
-        losses_BS = torch.nn.functional.cross_entropy(logits_BSV.float().transpose(1, 2), labels, reduction="none")
-        return float((losses_BS.double() * mask).sum())
+        for logits_SV, labels_S, mask_S in zip(logits_BSV, labels, mask, strict=True):
+            for part_PV, labels_P, mask_P in zip(
+                logits_SV.split(_ROWS), labels_S.split(_ROWS), mask_S.split(_ROWS), strict=True
+            ):
+                exact_PV = part_PV.double()
+                chosen_P = exact_PV.gather(-1, labels_P[:, None])[:, 0]
+                total += float(((exact_PV.logsumexp(-1) - chosen_P) * mask_P).sum())
+    return total
 
 
 if __name__ == "__main__":

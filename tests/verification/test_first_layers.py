@@ -14,6 +14,7 @@ from tests.verification.conftest import LAYERS, Model, with_tensors
 WEIGHT = "decoder.layers.self_attention.linear_proj.weight"
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("layers", [1, 2, LAYERS])
 def test_the_first_rows_are_those_of_the_whole(models: dict[str, Model], tmp_path: Path, layers: int) -> None:
     from torch.distributed.checkpoint import FileSystemReader, load

@@ -63,8 +63,31 @@ def test_what_does_not_agree_is_named(split: Split, loss: float | None, tokens: 
 
 
 def test_bf16_is_allowed_its_rounding_and_fp32_is_not() -> None:
-    assert _verdict(_split(5.0), 5.004, precision="bf16").passed
-    assert not _verdict(_split(5.0), 5.004).passed
+    assert _verdict(_split(5.0), 5.002, precision="bf16").passed
+    assert not _verdict(_split(5.0), 5.002).passed
+
+
+def test_the_reference_is_exact_over_a_large_vocabulary() -> None:
+    """Float32 softmax over 50,000 logits is off by 1e-5: more than the tolerance of an fp32 run leaves."""
+    import torch
+
+    from pamp_pipelines.verification.loss_worker import _batch_loss
+
+    random = np.random.default_rng(0)
+    logits_BSV = random.normal(0, 4, (2, 150, 50_000)).astype(np.float32)
+    labels_BS = random.integers(0, 50_000, (2, 150))
+    mask_BS = (np.arange(150) < 140).astype(np.float32)[None].repeat(2, 0)
+
+    class Model:
+        device = torch.device("cpu")
+
+        def __call__(self, **inputs: Any) -> Any:
+            return type("Output", (), {"logits": torch.from_numpy(logits_BSV)})
+
+    exact = np.log(np.exp(logits_BSV.astype(np.float64)).sum(-1))
+    exact -= np.take_along_axis(logits_BSV, labels_BS[..., None], -1)[..., 0]
+    found = _batch_loss(Model(), labels_BS, labels_BS, mask_BS)
+    assert found == pytest.approx(float((exact * mask_BS).sum()), rel=1e-10)
 
 
 def test_without_a_figure_nothing_is_claimed(tmp_path: Path) -> None:
@@ -165,7 +188,7 @@ def test_a_trained_model_has_the_same_loss_after_its_export(trained: tuple[Lake,
     splits = verdict.metadata["splits"]
     # every token but the first of each split is predicted once
     assert {corpus: split["tokens"] for corpus, split in splits.items()} == {"plays": 184, "sonnets": 86}
-    assert all(split["relative_difference"] < 1e-6 for split in splits.values())
+    assert all(split["relative_difference"] < 2e-7 for split in splits.values())
     assert all(split["hf"] > 1.0 for split in splits.values())
 
 
