@@ -41,7 +41,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 def _job(shards: Path, run_dir: Path, **changes: Any) -> TrainJob:
-    """Eight steps of a four-layer Llama on one process; `changes` replace fields, and entries of mappings."""
+    """Eight steps of a four-layer Llama on one process; `changes` replace fields; of mappings but the model, entries."""
     fields: dict[str, Any] = {
         "name": f"tiny/{run_dir.name}/v0001",
         "run_dir": run_dir,
@@ -86,7 +86,11 @@ def _job(shards: Path, run_dir: Path, **changes: Any) -> TrainJob:
     }
     for name, value in changes.items():
         old = fields.get(name)
-        fields[name] = {**old, **value} if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+        fields[name] = (
+            {**old, **value}
+            if name != "hf_config" and isinstance(value, Mapping) and isinstance(old, Mapping)
+            else value
+        )
     return TrainJob.model_validate(fields)
 
 
