@@ -41,7 +41,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 def _job(shards: Path, run_dir: Path, **changes: Any) -> TrainJob:
-    """Eight steps of a four-layer Llama on one process; `changes` replace fields; of mappings but the model, entries."""
+    """Eight steps of a four-layer Llama on one process; `changes` replace fields, and entries of most mappings."""
     fields: dict[str, Any] = {
         "name": f"tiny/{run_dir.name}/v0001",
         "run_dir": run_dir,
