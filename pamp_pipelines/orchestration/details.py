@@ -51,7 +51,17 @@ def leaderboard_details(artifact: Artifact) -> dict[str, Any]:
     """The table with a row a checkpoint."""
     file = artifact.path / "leaderboard.csv"
     rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
-    return {"leaderboard": table(rows)} if rows else {}
+    return (
+        {"leaderboard": table([{name: _short(value) for name, value in row.items()} for row in rows])} if rows else {}
+    )
+
+
+def _short(text: str) -> str:
+    """A number as people read it in a table; the file has all its digits."""
+    try:
+        return text if text.lstrip("-").isdigit() else f"{float(text):.5g}"
+    except ValueError:
+        return text
 
 
 def scores_schema() -> dg.TableSchema:

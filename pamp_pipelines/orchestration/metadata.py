@@ -57,7 +57,7 @@ def manifest_metadata(manifest: Manifest) -> dict[str, Any]:
         "artifact_id": manifest.id,
         "created": manifest.created,
         "git_commit": _commit(manifest.producer),
-        "declaration": dg.MetadataValue.json(manifest.declaration),
+        **({"declaration": dg.MetadataValue.json(manifest.declaration)} if manifest.declaration else {}),
         "producer": dg.MetadataValue.json(manifest.producer),
     }
     if manifest.inputs:
