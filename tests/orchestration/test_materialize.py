@@ -21,6 +21,7 @@ def runs(project: Project) -> list[dg.DagsterRun]:
         return list(instance.get_runs())
 
 
+@pytest.mark.slow
 def test_every_partition_once_then_only_what_changed(own_project: Project) -> None:
     assert ran(materialize(own_project, "raw_corpus", None, all_partitions=True)) == ["plays", "sonnets"]
     keys = ["plays|imported", "plays|scratch", "sonnets|imported", "sonnets|scratch"]
