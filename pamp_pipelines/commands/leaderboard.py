@@ -1,10 +1,16 @@
-"""The leaderboard on a terminal: one metric a task; the report has them all."""
+"""The leaderboard on a terminal: one metric a task, and perplexity before and after; the report has them all."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pamp_pipelines.evaluation.headline import Headline
 
 Row = Mapping[str, str]
 """A line of ``leaderboard.csv``: column to text."""
 
+_ALWAYS = ("token_perplexity", "unigram_perplexity", "bits_per_byte")
+"""Metrics of a perplexity task: all three are shown."""
 _KEYS = ("model", "training_config", "version", "step", "tokens_seen")
 
 
@@ -17,25 +23,54 @@ def table(rows: Sequence[Row], preferred: Sequence[str]) -> Iterator[str]:
     """
     if not rows:
         return
-    scores = _one_metric_a_task(rows[0], preferred)
+    scores = _telling(rows[0], preferred)
     keys = [key for key in _KEYS if key in rows[0]]
     cells = [
         [*keys, *(name.split("/")[1] for name in scores)],
         [*("" for _ in keys), *(name.split("/")[2] for name in scores)],
         *([*(row[key] for key in keys), *(_number(row[name]) for name in scores)] for row in rows),
     ]
+    yield from _aligned(cells)
+
+
+def headline_table(found: Iterable["Headline"]) -> Iterator[str]:
+    """Perplexity on held-out text before and after each training run, beside that of a unigram model."""
+    cells = [
+        [
+            line.run,
+            f"{line.before:,.1f} (step {line.first_step})",
+            f"{line.after:,.1f} (step {line.last_step})",
+            f"{line.unigram:,.1f}" if line.unigram is not None else "–",
+            f"{line.bits_before:.3f} → {line.bits_after:.3f}",
+        ]
+        for line in found
+    ]
+    if cells:
+        yield from _aligned(
+            [["held-out perplexity a token", "before", "after", "unigram model", "bits a byte"], *cells]
+        )
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
-def _one_metric_a_task(row: Row, preferred: Sequence[str]) -> list[str]:
-    tasks: dict[str, list[str]] = {}
+def _telling(row: Row, preferred: Sequence[str]) -> list[str]:
+    """Columns shown: the most telling of each task, for perplexity three."""
+    tasks: dict[str, dict[str, str]] = {}
     for column in row:
         if column.count("/") == 2:
-            tasks.setdefault(column.rpartition("/")[0], []).append(column)
+            task, _, metric = column.rpartition("/")
+            tasks.setdefault(task, {})[metric] = column
     rank = {metric: place for place, metric in enumerate(preferred)}
-    return [min(columns, key=lambda c: rank.get(c.rpartition("/")[2], len(rank))) for columns in tasks.values()]
+    shown: list[str] = []
+    for metrics in tasks.values():
+        telling = [metric for metric in _ALWAYS if metric in metrics and "token_perplexity" in metrics]
+        telling = telling or [min(metrics, key=lambda metric: rank.get(metric, len(rank)))]
+        shown += [metrics[metric] for metric in telling]
+    return shown
 
 
 def _number(text: str) -> str:

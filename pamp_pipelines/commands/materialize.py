@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.leaderboard import headline_table
 from pamp_pipelines.commands.leaderboard import table as leaderboard_table
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.project import Project
@@ -35,6 +36,7 @@ def demo(project: Path | None) -> Outcome:
     A second run finds all done within seconds.
     """
     from pamp_pipelines.evaluation.frames import PREFERRED
+    from pamp_pipelines.evaluation.leaderboard import read_headlines
     from pamp_pipelines.lake.store import Lake
 
     found = discover(project)
@@ -47,6 +49,8 @@ def demo(project: Path | None) -> Outcome:
         *(_line(p) for p in partitions),
         "",
         *leaderboard_table(rows, PREFERRED),
+        "",
+        *headline_table(read_headlines(reports)),
         "",
         f"report       {report}",
         "UI           make dev, then http://127.0.0.1:3000",

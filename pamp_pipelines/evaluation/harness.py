@@ -25,7 +25,7 @@ from pamp_pipelines.evaluation.model import ScoredModel
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec, TaskSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
 from pamp_pipelines.evaluation.task_files import read_task, resolve
-from pamp_pipelines.evaluation.verdicts import beats_unigram, extreme_scores, finite_scores
+from pamp_pipelines.evaluation.verdicts import beats_unigram, extreme_scores, finite_scores, unigram_rows
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.producer import git_state
 
@@ -86,6 +86,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
     seconds = time.monotonic() - start
     samples: dict[str, list[dict[str, Any]]] = results.pop("samples")
     rows = score_rows(job, spec, model, tasks, results, samples, seconds)
+    rows += unigram_rows(job, spec, rows)
     stats = {
         "seconds": round(seconds, 3),
         "samples": sum(len(of_task) for of_task in samples.values()),
@@ -93,7 +94,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
         "max_length": model.max_length,
     }
     flat = [{"task": task, **sample} for task, of_task in samples.items() for sample in of_task]
-    checks = [finite_scores(rows), *extreme_scores(rows, flat), *beats_unigram(job, spec, rows)]
+    checks = [finite_scores(rows), *extreme_scores(rows, flat), *beats_unigram(rows)]
     return Outcome(plain(results), flat, rows, stats, checks)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.headline import Headline, headlines
 from pamp_pipelines.evaluation.spec import KIND as SCORES_KIND
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
@@ -21,8 +22,9 @@ from pamp_pipelines.training.job import read_job
 from pamp_pipelines.training.metrics import read_metrics
 
 KIND = "leaderboard"
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 METRICS = "metrics.jsonl"
+TABLE = "leaderboard.parquet"
 
 
 def build_leaderboard(lake: Lake, on_event: OnEvent = ignore) -> Artifact:
@@ -77,7 +79,7 @@ def _write(
 
     long = long_table(artifacts, on_event)
     wide = wide_table(long)
-    long.to_parquet(folder / "leaderboard.parquet", index=False)
+    long.to_parquet(folder / TABLE, index=False)
     wide.to_csv(folder / "leaderboard.csv", index=False, lineterminator="\n")
     pictures = {}
     if len(long):
@@ -94,6 +96,14 @@ def _write(
         (folder / "losses.png").write_bytes(pictures["losses"])
     (folder / "index.html").write_text(render(long, artifacts, Index(lake), pictures), encoding="utf-8")
     stats |= {"rows": len(long), "checkpoints": len(wide), "evaluations": int(long["evaluation"].nunique())}
+
+
+def read_headlines(folder: Path) -> list[Headline]:
+    """Perplexity before and after each run, from a leaderboard's folder; empty where there is none."""
+    import pyarrow.parquet as pq
+
+    file = folder / TABLE
+    return headlines(pq.read_table(file).to_pylist()) if file.is_file() else []
 
 
 def training_runs(lake: Lake) -> dict[str, Path]:

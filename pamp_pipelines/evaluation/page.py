@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.evaluation.chart import count, given, series_name
 from pamp_pipelines.evaluation.frames import CHECKPOINT, primary
+from pamp_pipelines.evaluation.headline import headlines
 from pamp_pipelines.evaluation.scores import SAMPLES
 from pamp_pipelines.evaluation.trace import Index, walk
 from pamp_pipelines.lake.artifact import Artifact
@@ -79,6 +80,8 @@ def render(long: pd.DataFrame, artifacts: Sequence[Artifact], index: Index, pict
     by_id = {artifact.id: artifact for artifact in artifacts}
     return environment.get_template("leaderboard.html.j2").render(
         columns=columns,
+        headlines=headlines(long.astype(object).where(long.notna(), None).to_dict("records")),
+        number=number,
         groups=_groups(columns),
         rows=rows,
         origins=list(origins(long, by_id, index)),

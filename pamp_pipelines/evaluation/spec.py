@@ -20,7 +20,7 @@ from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 
 KIND = "eval_scores"
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 
 
 class _Frozen(BaseModel):

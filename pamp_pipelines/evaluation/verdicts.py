@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from pamp_pipelines.evaluation.headline import UNIGRAM
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.evaluation.unigram import unigram
 from pamp_pipelines.lake.manifest import CheckResult
+
+_BOTH = ("token_perplexity", UNIGRAM)
 
 
 def finite_scores(rows: Sequence[dict[str, Any]]) -> CheckResult:
@@ -41,8 +44,8 @@ def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, A
     ]
 
 
-def beats_unigram(job: EvaluateJob, spec: EvaluationSpec, rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
-    """WARN where a checkpoint scores its run's held-out text, all of it, no better than token frequencies would."""
+def unigram_rows(job: EvaluateJob, spec: EvaluationSpec, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row ``unigram_perplexity`` for each task that scored the run's held-out text, all of it."""
     baseline = job.subject.baseline
     tasks = {task.name for task in spec.tasks if baseline and task.data == baseline.rows}
     scores = [
@@ -52,14 +55,23 @@ def beats_unigram(job: EvaluateJob, spec: EvaluationSpec, rows: Sequence[dict[st
     ]
     if baseline is None or not scores:
         return []
-    frequencies = unigram(baseline.train, baseline.heldout, baseline.vocabulary, without=baseline.eod)
-    value = scores[0]["value"]
-    return [
-        CheckResult(
-            name="beats_unigram",
-            passed=value < frequencies.perplexity,
-            severity="WARN",
-            description=f"perplexity {value:,.1f} a token; a unigram model has {frequencies.perplexity:,.1f}",
-            metadata={"token_perplexity": value, "unigram_perplexity": frequencies.perplexity},
+    value = unigram(baseline.train, baseline.heldout, baseline.vocabulary, without=baseline.eod).perplexity
+    return [{**row, "metric": UNIGRAM, "value": value, "stderr": None, "higher_is_better": None} for row in scores]
+
+
+def beats_unigram(rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
+    """WARN where a checkpoint scores its run's held-out text no better than token frequencies would."""
+    values = {metric: {r["task"]: r["value"] for r in rows if r["metric"] == metric} for metric in _BOTH}
+    checks = []
+    for task, frequencies in values[UNIGRAM].items():
+        value = values["token_perplexity"][task]
+        checks.append(
+            CheckResult(
+                name="beats_unigram",
+                passed=value < frequencies,
+                severity="WARN",
+                description=f"perplexity {value:,.1f} a token; a unigram model has {frequencies:,.1f}",
+                metadata={"token_perplexity": value, "unigram_perplexity": frequencies},
+            )
         )
-    ]
+    return checks[:1]
