@@ -4,6 +4,7 @@ import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog, load_catalog
 from pamp_pipelines.orchestration.assets.checkpoint import checkpoint_spec
+from pamp_pipelines.orchestration.assets.declarations import declaration_specs
 from pamp_pipelines.orchestration.assets.eval_scores import eval_scores_asset
 from pamp_pipelines.orchestration.assets.hf_export import hf_export_asset
 from pamp_pipelines.orchestration.assets.leaderboard import leaderboard_asset
@@ -16,11 +17,12 @@ from pamp_pipelines.orchestration.jobs import jobs
 from pamp_pipelines.orchestration.partitions import partitions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.schedules import schedules
+from pamp_pipelines.orchestration.sensors import register_checkpoints, watch_declarations
 from pamp_pipelines.project import Project
 
 
 def build_definitions(project: Project) -> dg.Definitions:
-    """Assets, jobs, schedules and the automation sensor of a project.
+    """Assets, jobs, schedules and sensors of a project.
 
     Raises:
         DeclarationError: with every problem of every declaration; the UI shows it when it loads the code location.
@@ -30,7 +32,7 @@ def build_definitions(project: Project) -> dg.Definitions:
         assets=assets(catalog),
         jobs=jobs(list(catalog.evaluations)),
         schedules=schedules(catalog),
-        sensors=[automation_sensor()],
+        sensors=[automation_sensor(), watch_declarations(catalog), register_checkpoints()],
         resources={"pamp": ProjectResource(root=str(project.root))},
         # One process for a run: there is one chain in it, and no step process can outlive a killed run.
         executor=dg.in_process_executor,
@@ -41,6 +43,7 @@ def assets(catalog: Catalog) -> list[dg.AssetsDefinition | dg.AssetSpec]:
     """The graph, upstream first."""
     keys = partitions(catalog)
     return [
+        *declaration_specs(catalog, keys),
         raw_corpus_asset(catalog, keys),
         tokenized_shards_asset(catalog, keys),
         megatron_checkpoint_asset(catalog, keys),

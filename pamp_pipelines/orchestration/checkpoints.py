@@ -1,10 +1,13 @@
 """Kept checkpoints as partitions of the external asset ``checkpoint``."""
 
+import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
 
+from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.manifest import Manifest
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.metadata import manifest_metadata
@@ -17,10 +20,34 @@ CHECKPOINT = dg.AssetKey("checkpoint")
 AssetEvent = dg.AssetObservation | dg.AssetMaterialization
 
 
-def announce_unknown(instance: dg.DagsterInstance, lake: Lake) -> None:
-    """Report, outside a run, the kept checkpoints of the lake that Dagster does not know: after its home was lost."""
-    for key in lake.kept_checkpoints():
-        announce(instance, instance.report_runless_asset_event, key, read_kept(lake, key))
+def announce_unknown(
+    instance: dg.DagsterInstance, lake: Lake, *, older_than_s: float = 0.0, at_most: int | None = None
+) -> list[str]:
+    """Report, outside a run, the kept checkpoints of the lake that Dagster does not know; returns their keys.
+
+    A checkpoint whose files are gone is left out: nothing could be made of it.
+
+    Args:
+        instance: where they are reported.
+        lake: where they are.
+        older_than_s: age of a record in seconds below which its own run is left to report it.
+        at_most: how many; the rest is for the next call.
+    """
+    known = instance.get_materialized_partitions(CHECKPOINT)
+    settled = time.time() - older_than_s
+    missed = (k for k in lake.kept_checkpoints() if str(k) not in known and _written(lake, k) <= settled)
+    added: list[str] = []
+    for key in missed:
+        if len(added) == at_most:
+            break
+        with contextlib.suppress(InputError, VerificationFailed):
+            announce(instance, instance.report_runless_asset_event, key, read_kept(lake, key))
+            added.append(str(key))
+    return added
+
+
+def _written(lake: Lake, key: CheckpointKey) -> float:
+    return lake.kept_record(key).stat().st_mtime
 
 
 def announce(

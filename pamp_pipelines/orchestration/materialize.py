@@ -17,6 +17,7 @@ from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.chain import CHAIN, Selection, partitions_of, require_partition, select
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
+from pamp_pipelines.orchestration.declarations import observe
 from pamp_pipelines.orchestration.events import listener
 from pamp_pipelines.orchestration.failures import stage_error
 from pamp_pipelines.orchestration.instance import open_instance
@@ -81,6 +82,7 @@ def materialize(
         require_partition(pamp.catalog, pamp.lake, selections[0].stage, partition)
     with open_instance(project) as instance:
         end_leftovers(instance)
+        observe(instance, pamp.catalog, instance.report_runless_asset_event)
         runner = _Runner(project, pamp, instance, on_event)
         if everything:
             return [done for selection in selections for done in runner.bring_up_to_date(selection)]

@@ -24,12 +24,13 @@ class Partitions:
 
     corpus: dg.StaticPartitionsDefinition
     model: dg.StaticPartitionsDefinition
+    training_config: dg.StaticPartitionsDefinition
     corpus_model: dg.MultiPartitionsDefinition
     model_training_config: dg.MultiPartitionsDefinition
-    by_corpus: dg.PartitionMapping | None
-    """From ``corpus`` to ``corpus|model``; None lets Dagster find the shared dimension."""
-    by_model: dg.PartitionMapping | None
-    """From ``model`` to ``model|training_config``."""
+    in_shards: dg.PartitionMapping | None
+    """From ``corpus`` or ``model`` to ``corpus|model``; None lets Dagster find the shared dimension."""
+    in_runs: dg.PartitionMapping | None
+    """From ``model`` or ``training_config`` to ``model|training_config``."""
     by_blend: dg.PartitionMapping
     """From ``corpus|model`` to ``model|training_config``: model by identity, corpus to the configs that blend it."""
 
@@ -46,10 +47,11 @@ def partitions(catalog: Catalog) -> Partitions:
     return Partitions(
         corpus=corpus,
         model=model,
+        training_config=training_config,
         corpus_model=dg.MultiPartitionsDefinition({"corpus": corpus, "model": model}),
         model_training_config=dg.MultiPartitionsDefinition({"model": model, "training_config": training_config}),
-        by_corpus=_shared_dimension("corpora", corpora, "models", models),
-        by_model=_shared_dimension("models", models, "training_configs", configs),
+        in_shards=_shared_dimension("corpora", corpora, "models", models),
+        in_runs=_shared_dimension("models", models, "training_configs", configs),
         by_blend=_by_blend(configs_of_corpus),
     )
 

@@ -17,3 +17,12 @@ def recorded_version(instance: dg.DagsterInstance, asset: dg.AssetKey, partition
     if not records or records[0].asset_materialization is None:
         return None
     return (records[0].asset_materialization.tags or {}).get(DATA_VERSION_TAG)
+
+
+def observed_version(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str) -> str | None:
+    """Data version of the latest observation; None when there is none."""
+    wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition])
+    records = instance.fetch_observations(wanted, limit=1).records
+    if not records or records[0].asset_observation is None:
+        return None
+    return records[0].asset_observation.tags.get(DATA_VERSION_TAG)

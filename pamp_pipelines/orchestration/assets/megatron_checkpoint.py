@@ -5,6 +5,7 @@ import dagster as dg
 from pamp_pipelines.conversion.job import STAGE_VERSION, import_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions
@@ -16,6 +17,7 @@ from pamp_pipelines.verification.stages import import_and_verify
 def megatron_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
     @dg.asset(
         partitions_def=partitions.model,
+        deps=[ASSETS["model"]],
         group_name="model",
         kinds={"huggingface", "megatron", "pytorch"},
         owners=owners(catalog.models.values()),

@@ -11,6 +11,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.checkpoints import announce
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import training_details
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -47,7 +48,9 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         partitions_def=partitions.model_training_config,
         deps=[
             dg.AssetDep("tokenized_shards", partition_mapping=partitions.by_blend),
-            dg.AssetDep("megatron_checkpoint", partition_mapping=partitions.by_model),
+            dg.AssetDep("megatron_checkpoint", partition_mapping=partitions.in_runs),
+            dg.AssetDep(ASSETS["model"], partition_mapping=partitions.in_runs),
+            dg.AssetDep(ASSETS["training_config"], partition_mapping=partitions.in_runs),
         ],
         group_name="training",
         kinds={"megatron", "pytorch"},

@@ -6,6 +6,7 @@ from pamp_pipelines.corpus.job import STAGE_VERSION, corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import corpus_details
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -17,6 +18,7 @@ from pamp_pipelines.orchestration.stage import stage
 def raw_corpus_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
     @dg.asset(
         partitions_def=partitions.corpus,
+        deps=[ASSETS["corpus"]],
         group_name="data",
         kinds={"python", "file"},
         owners=owners(catalog.corpora.values()),

@@ -4,6 +4,7 @@ import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions, dimensions
@@ -16,7 +17,11 @@ from pamp_pipelines.tokenization.job import STAGE_VERSION, tokenize_job
 def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
     @dg.asset(
         partitions_def=partitions.corpus_model,
-        deps=[dg.AssetDep("raw_corpus", partition_mapping=partitions.by_corpus)],
+        deps=[
+            dg.AssetDep("raw_corpus", partition_mapping=partitions.in_shards),
+            dg.AssetDep(ASSETS["corpus"], partition_mapping=partitions.in_shards),
+            dg.AssetDep(ASSETS["model"], partition_mapping=partitions.in_shards),
+        ],
         group_name="data",
         kinds={"python", "huggingface", "megatron"},
         owners=owners([*catalog.corpora.values(), *catalog.models.values()]),

@@ -1,0 +1,41 @@
+"""`corpus_declaration`, `model_declaration`, `training_declaration`: the YAML files at the roots of the graph."""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.corpus import Corpus
+from pamp_pipelines.declarations.model import Model
+from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.orchestration.declarations import ASSETS
+from pamp_pipelines.orchestration.owners import owners
+from pamp_pipelines.orchestration.partitions import Partitions
+
+_HOW = (
+    "Observed, not materialised: the sensor `watch_declarations` reads the files and reports a new data version when "
+    "one has changed in what it decides. Each partition that reads it is then shown as stale."
+)
+
+
+def declaration_specs(catalog: Catalog, partitions: Partitions) -> list[dg.AssetSpec]:
+    return [
+        _spec("corpus", "assets/corpora", partitions.corpus, catalog.corpora.values()),
+        _spec("model", "assets/models", partitions.model, catalog.models.values()),
+        _spec(
+            "training_config", "assets/training_configs", partitions.training_config, catalog.training_configs.values()
+        ),
+    ]
+
+
+def _spec(
+    kind: str, folder: str, keys: dg.PartitionsDefinition, declared: Iterable[Corpus | Model | TrainingConfig]
+) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        ASSETS[kind],
+        partitions_def=keys,
+        group_name="declarations",
+        kinds={"yaml"},
+        owners=owners(declared),
+        description=f"A YAML file in `{folder}`; its name is the partition key.\n\n{_HOW}",
+    )

@@ -1,0 +1,57 @@
+"""Declarations as Dagster sees them: external assets whose data version is the hash of what they decide.
+
+Description, owners, cron and profile are left out of the hash, so that editing them makes nothing stale.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+
+from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.data_version import declaration_hash, relevant
+from pamp_pipelines.orchestration.versions import DATA_VERSION_TAG, observed_version
+
+ASSETS = {"corpus": "corpus_declaration", "model": "model_declaration", "training_config": "training_declaration"}
+"""Kind of declaration to its asset. Evaluations have none: scores are of immutable checkpoints and stay."""
+
+
+def observe(instance: dg.DagsterInstance, catalog: Catalog, emit: Callable[[dg.AssetObservation], Any]) -> int:
+    """Report each declaration whose hash is not the one that Dagster has observed last; returns how many those are.
+
+    Args:
+        instance: what has been observed.
+        catalog: declarations as they are on disk now.
+        emit: gets the observations.
+    """
+    changed = [
+        (kind, name, declared)
+        for kind, name, declared in declared_of(catalog)
+        if observed_version(instance, dg.AssetKey(ASSETS[kind]), name) != declaration_hash(declared)
+    ]
+    for kind, name, declared in changed:
+        emit(_observation(catalog, kind, name, declared))
+    return len(changed)
+
+
+def declared_of(catalog: Catalog) -> Iterator[tuple[str, str, Declaration]]:
+    """Kind, name and content of every declaration that has an asset."""
+    for kind, declared in (
+        ("corpus", catalog.corpora),
+        ("model", catalog.models),
+        ("training_config", catalog.training_configs),
+    ):
+        yield from ((kind, name, declaration) for name, declaration in declared.items())
+
+
+def _observation(catalog: Catalog, kind: str, name: str, declared: Declaration) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        ASSETS[kind],
+        partition=name,
+        metadata={
+            "declaration": dg.MetadataValue.json(relevant(declared)),
+            "file": dg.MetadataValue.path(str(catalog.file_of(kind, name))),
+        },
+        tags={DATA_VERSION_TAG: declaration_hash(declared)},
+    )

@@ -1,0 +1,85 @@
+"""Sensors that keep Dagster's picture true: of the YAML on disk, and of the checkpoints in the lake."""
+
+import dagster as dg
+
+from pamp_pipelines.declarations.catalog import Catalog, read_catalog
+from pamp_pipelines.errors import Problem
+from pamp_pipelines.orchestration.checkpoints import announce_unknown
+from pamp_pipelines.orchestration.declarations import observe
+from pamp_pipelines.orchestration.resources import ProjectResource
+
+_DECLARED = ("corpora", "models", "training_configs", "evaluations", "profiles")
+
+SETTLED_S = 120.0
+"""A training run reports its checkpoints itself, within moments; what is older than this was missed."""
+
+AT_ONCE = 100
+"""Checkpoints that one tick registers: a tick has to end within a minute."""
+
+
+def watch_declarations(loaded: Catalog) -> dg.SensorDefinition:
+    """Observes changed declarations; its message says what is on disk and not loaded.
+
+    Args:
+        loaded: the declarations that the definitions were built from.
+    """
+
+    @dg.sensor(
+        name="watch_declarations",
+        minimum_interval_seconds=15,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports a new data version of each declaration whose YAML has changed, so that exactly the "
+        "partitions that read it become stale. Says when Reload definitions is needed.",
+    )
+    def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        on_disk, problems = read_catalog(loaded.project)
+        events: list[dg.AssetObservation] = []
+        observe(context.instance, known_to(loaded, on_disk), events.append)
+        return dg.SensorResult(asset_events=events, skip_reason=_message(loaded, on_disk, problems, len(events)))
+
+    return watch
+
+
+def register_checkpoints() -> dg.SensorDefinition:
+    """Reports kept checkpoints of the lake that no run has: copied there, or of a run that died before it could."""
+
+    @dg.sensor(
+        name="register_checkpoints",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Adds kept checkpoints that are in the lake and not in Dagster: copied there from elsewhere, or "
+        "made by `pamp train`.",
+    )
+    def register(context: dg.SensorEvaluationContext, pamp: ProjectResource) -> dg.SkipReason:
+        added = announce_unknown(context.instance, pamp.lake, older_than_s=SETTLED_S, at_most=AT_ONCE)
+        return dg.SkipReason(f"Added {', '.join(added)}." if added else "Every kept checkpoint is known.")
+
+    return register
+
+
+def known_to(loaded: Catalog, on_disk: Catalog) -> Catalog:
+    """The declarations on disk that have a partition in the loaded definitions."""
+    return Catalog(
+        on_disk.project,
+        corpora={name: c for name, c in on_disk.corpora.items() if name in loaded.corpora},
+        models={name: m for name, m in on_disk.models.items() if name in loaded.models},
+        training_configs={n: c for n, c in on_disk.training_configs.items() if n in loaded.training_configs},
+    )
+
+
+def not_loaded(loaded: Catalog, on_disk: Catalog) -> list[str]:
+    """Declarations that were added, removed or edited after the definitions were loaded, as ``models/name``."""
+    found = []
+    for kind in _DECLARED:
+        old, new = getattr(loaded, kind), getattr(on_disk, kind)
+        found += [f"{kind}/{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return found
+
+
+def _message(loaded: Catalog, on_disk: Catalog, problems: list[Problem], observed: int) -> str:
+    parts = [f"Observed {observed} changed declarations."] if observed else []
+    if problems:
+        parts.append("Not readable: " + "; ".join(map(str, problems)))
+    if differ := not_loaded(loaded, on_disk):
+        parts.append(f"On disk and not as loaded: {', '.join(differ)}. Press Reload definitions.")
+    return " ".join(parts) or "Every declaration is as loaded."
