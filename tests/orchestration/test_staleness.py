@@ -1,0 +1,173 @@
+"""Editing a declaration makes exactly the partitions that read it stale."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+
+from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration.build import build_definitions
+from pamp_pipelines.orchestration.declarations import observe
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.sensors import register_checkpoints, watch_declarations
+from pamp_pipelines.project import Project
+
+MADE = {
+    "raw_corpus": ["plays", "sonnets"],
+    "tokenized_shards": ["plays|imported", "plays|scratch", "sonnets|imported", "sonnets|scratch"],
+    "megatron_checkpoint": ["imported", "scratch"],
+    "pretrained_checkpoint": ["imported|both", "scratch|both", "scratch|sonnets-only"],
+    "hf_export": ["scratch/both/v0001/0000004"],
+}
+
+
+@pytest.fixture
+def materialized(own_project: Project, instance: dg.DagsterInstance) -> Project:
+    """Every partition recorded by a run, without the work."""
+    catalog = load_catalog(own_project)
+    observe(instance, catalog, instance.report_runless_asset_event)
+    real = build_definitions(own_project)
+    graph = real.resolve_asset_graph()
+    recorded = [recording(graph.get(dg.AssetKey(asset))) for asset in MADE]
+    externals = [a for a in real.assets or () if isinstance(a, dg.AssetSpec)]
+    job = dg.Definitions([*externals, *recorded], executor=dg.in_process_executor)
+    for asset, partitions in MADE.items():
+        for partition in partitions:
+            if asset == "hf_export":
+                instance.add_dynamic_partitions("checkpoint", [partition])
+                tags = {"dagster/data_version": "c"}
+                for event in (dg.AssetObservation, dg.AssetMaterialization):
+                    instance.report_runless_asset_event(event("checkpoint", partition=partition, tags=tags))
+            job.resolve_implicit_global_asset_job_def().execute_in_process(
+                asset_selection=[dg.AssetKey(asset)], partition_key=partition, instance=instance
+            )
+    return own_project
+
+
+def recording(node: Any) -> dg.AssetsDefinition:
+    """An asset of the same place in the graph that makes nothing."""
+    spec = node.assets_def.get_asset_spec(node.key)
+
+    @dg.multi_asset(specs=[spec.replace_attributes(automation_condition=None)], name=spec.key.path[-1])
+    def made(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        return dg.MaterializeResult(data_version=dg.DataVersion("content"))
+
+    return made
+
+
+def stale(project: Project, instance: dg.DagsterInstance) -> dict[str, set[str]]:
+    graph = build_definitions(project).resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    return {
+        asset: found
+        for asset, partitions in MADE.items()
+        if (found := {p for p in partitions if resolver.get_status(dg.AssetKey(asset), p) is not StaleStatus.FRESH})
+    }
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def tick(project: Project, instance: dg.DagsterInstance, loaded: Project | None = None) -> dg.SensorResult:
+    sensor = watch_declarations(load_catalog(loaded or project))
+    result = sensor(dg.build_sensor_context(instance=instance))
+    assert isinstance(result, dg.SensorResult)
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    return result
+
+
+Edit = tuple[str, Callable[[str], str]]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("models/scratch", "hidden_size: 32", "hidden_size: 64", {
+            "tokenized_shards": {"plays|scratch", "sonnets|scratch"},
+            "megatron_checkpoint": {"scratch"},
+            "pretrained_checkpoint": {"scratch|both", "scratch|sonnets-only"},
+        }),
+        ("training_configs/both", "iterations: 8", "iterations: 12", {
+            "pretrained_checkpoint": {"imported|both", "scratch|both"},
+        }),
+        ("corpora/plays", "fraction: 0.3", "fraction: 0.4", {
+            "raw_corpus": {"plays"},
+            "tokenized_shards": {"plays|imported", "plays|scratch"},
+        }),
+        ("training_configs/both", '"0 3 * * 1"', '"0 4 * * 1"', {}),
+        ("models/scratch", "Random weights.", "Other words.", {}),
+    ],
+)  # fmt: skip
+def test_what_an_edit_makes_stale(
+    materialized: Project,
+    instance: dg.DagsterInstance,
+    file: str,
+    old: str,
+    new: str,
+    expected: dict[str, set[str]],
+) -> None:
+    assert tick(materialized, instance).asset_events == []
+    assert stale(materialized, instance) == {}
+    edit(materialized.assets / f"{file}.yaml", old, new)
+    tick(materialized, instance)
+    assert stale(materialized, instance) == expected
+    edit(materialized.assets / f"{file}.yaml", new, old)
+    tick(materialized, instance)
+    assert stale(materialized, instance) == {}
+
+
+def test_the_sensor_reports_each_declaration_once(own_project: Project, instance: dg.DagsterInstance) -> None:
+    first = tick(own_project, instance)
+    assert sorted(f"{e.asset_key.to_user_string()} {e.partition}" for e in first.asset_events) == [
+        "corpus_declaration plays",
+        "corpus_declaration sonnets",
+        "model_declaration imported",
+        "model_declaration scratch",
+        "training_declaration both",
+        "training_declaration sonnets-only",
+    ]
+    assert tick(own_project, instance).asset_events == []
+
+
+def test_the_sensor_says_what_is_not_loaded_and_what_cannot_be_read(
+    own_project: Project, instance: dg.DagsterInstance
+) -> None:
+    sensor = watch_declarations(load_catalog(own_project))
+    models = own_project.assets / "models"
+    (models / "new.yaml").write_text((models / "scratch.yaml").read_text())
+    (own_project.assets / "corpora/plays.yaml").write_text("sources: [\n")
+    result = sensor(dg.build_sensor_context(instance=instance))
+    assert isinstance(result, dg.SensorResult)
+    assert "new" not in {event.partition for event in result.asset_events}
+    message = str(result.skip_reason)
+    assert "models/new" in message
+    assert "Press Reload definitions" in message
+    assert "plays.yaml" in message
+
+
+def test_a_missed_checkpoint_is_registered_once_it_is_old(
+    own_project: Project, instance: dg.DagsterInstance, kept_checkpoint: Callable[[str, float], None]
+) -> None:
+    old, young = "scratch/both/v0001/0000004", "scratch/both/v0001/0000008"
+    kept_checkpoint(old, 300)
+    kept_checkpoint(young, 1)
+    pamp = ProjectResource(root=str(own_project.root))
+
+    def messages() -> str:
+        skip = register_checkpoints()(dg.build_sensor_context(instance=instance, resources={"pamp": pamp}))
+        assert isinstance(skip, dg.SkipReason)
+        return str(skip.skip_message)
+
+    assert messages() == f"Added {old}."
+    assert instance.get_dynamic_partitions("checkpoint") == [old]
+    assert messages() == "Every kept checkpoint is known."
+    assert CheckpointKey.parse(old).step == 4
