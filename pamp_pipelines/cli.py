@@ -7,9 +7,12 @@ import click
 
 from pamp_pipelines.commands.check import check
 from pamp_pipelines.commands.command import FAILED, INTERRUPTED, USAGE, print_json
+from pamp_pipelines.commands.compare import compare
 from pamp_pipelines.commands.convert import export_hf, import_hf
 from pamp_pipelines.commands.evaluate import evaluate
 from pamp_pipelines.commands.materialize import demo, materialize
+from pamp_pipelines.commands.new import new
+from pamp_pipelines.commands.reindex import reindex
 from pamp_pipelines.commands.schema import schema
 from pamp_pipelines.commands.tokenize import tokenize
 from pamp_pipelines.commands.trace import trace
@@ -17,7 +20,8 @@ from pamp_pipelines.commands.train import train
 from pamp_pipelines.commands.verify import verify_checkpoint
 
 COMMANDS = (
-    *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, train, export_hf, evaluate, trace, schema),
+    *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, train, export_hf),
+    *(evaluate, compare, trace, new, reindex, schema),
 )
 
 

@@ -30,7 +30,7 @@ def table(rows: Sequence[Row], preferred: Sequence[str]) -> Iterator[str]:
         [*("" for _ in keys), *(name.split("/")[2] for name in scores)],
         *([*(row[key] for key in keys), *(_number(row[name]) for name in scores)] for row in rows),
     ]
-    yield from _aligned(cells)
+    yield from aligned(cells)
 
 
 def headline_table(found: Iterable["Headline"]) -> Iterator[str]:
@@ -46,12 +46,11 @@ def headline_table(found: Iterable["Headline"]) -> Iterator[str]:
         for line in found
     ]
     if cells:
-        yield from _aligned(
-            [["held-out perplexity a token", "before", "after", "unigram model", "bits a byte"], *cells]
-        )
+        yield from aligned([["held-out perplexity a token", "before", "after", "unigram model", "bits a byte"], *cells])
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table whose columns are as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -228,7 +228,9 @@ def score_rows(
                 }
             )
         if of_task and task is not None and task.OUTPUT_TYPE == "loglikelihood_rolling":
-            value, error = perplexity([(_likelihood(s), model.document_length(s["target"])) for s in of_task])
+            for sample in of_task:
+                sample["token_perplexity"] = (_likelihood(sample), model.document_length(sample["target"]))
+            value, error = perplexity([sample["token_perplexity"] for sample in of_task])
             row = {"metric": "token_perplexity", "value": value, "stderr": error, "higher_is_better": False}
             rows.append({**common, **about, **row, "n": len(of_task)})
     return rows

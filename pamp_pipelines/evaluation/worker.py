@@ -1,7 +1,7 @@
 """Score a model: ``python -m pamp_pipelines.evaluation.worker JOB.json``, started by ``run.evaluate``.
 
-The model is loaded once for all evaluations of the job. Each writes results.json (what lm-eval returned), samples.jsonl
-and scores.parquet into ``job.work/<evaluation>/``; the caller publishes them.
+The model is loaded once for all evaluations of the job. Each writes results.json (as lm-eval returned it),
+samples.jsonl, scores.parquet and values.parquet into ``job.work/<evaluation>/``; the caller publishes them.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def _score(
     import orjson
 
     from pamp_pipelines.evaluation.scores import RESULTS, SAMPLES, SCORES, write_scores
+    from pamp_pipelines.evaluation.values import VALUES, contributions, write_values
     from pamp_pipelines.lake.atomic import write_bytes, write_json
 
     folder = job.work / spec.name
@@ -85,6 +86,10 @@ def _score(
     lines = (orjson.dumps(sample, option=orjson.OPT_SERIALIZE_NUMPY, default=str) for sample in outcome.samples)
     write_bytes(folder / SAMPLES, b"".join(line + b"\n" for line in lines))
     write_scores(folder / SCORES, outcome.rows)
+    metrics: dict[str, list[str]] = {}
+    for row in outcome.rows:
+        metrics.setdefault(row["task"], []).append(row["metric"])
+    write_values(folder / VALUES, contributions(outcome.samples, metrics))
     write_json(folder / DONE, {"stats": outcome.stats, "checks": [c.model_dump() for c in outcome.checks]})
     for row in outcome.rows:
         log.write("metric", **{key: row[key] for key in ("evaluation", "task", "metric", "value", "stderr", "n")})

@@ -10,6 +10,7 @@ import pytest
 
 from pamp_pipelines.declarations.training_config import Checkpointing, Dropout, Optimizer, Parallelism, Validation
 from pamp_pipelines.evaluation.scores import COLUMNS, SAMPLES, SCORES, write_scores
+from pamp_pipelines.evaluation.values import VALUES, contributions, write_values
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.manifest import ArtifactRef, Manifest, artifact_id
@@ -98,9 +99,15 @@ class LakeBuilder:
         write_text(run / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
 
     def scores(
-        self, key: CheckpointKey, evaluation: str, task: str, values: dict[str, tuple[float, float | None]], **row: Any
+        self,
+        key: CheckpointKey,
+        evaluation: str,
+        task: str,
+        values: dict[str, tuple[float, float | None]],
+        samples: list[dict[str, Any]] | None = None,
+        **row: Any,
     ) -> Artifact:
-        """``values``: metric -> (value, standard error); ``row``: further columns."""
+        """``values``: metric -> (value, standard error); ``samples``: lm-eval's; ``row``: further columns."""
         export = self.export(key)
         rows = [
             dict.fromkeys(COLUMNS)
@@ -129,7 +136,9 @@ class LakeBuilder:
         id = artifact_id("eval_scores", 1, [export.id], [evaluation, repr(values), repr(row)])
         with publish(final, kind="eval_scores", id=id, inputs=[export]) as draft:
             write_scores(draft.dir / SCORES, rows)
-            samples = [
+            if samples:
+                write_values(draft.dir / VALUES, contributions(samples, {task: list(values)}))
+            shown = [
                 {
                     "task": task,
                     "doc": {"problem": "1 + 1"},
@@ -139,7 +148,7 @@ class LakeBuilder:
                 }
                 for answer, right in (("3", 0), ("2", 1))
             ]
-            (draft.dir / SAMPLES).write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+            (draft.dir / SAMPLES).write_text("".join(json.dumps(sample) + "\n" for sample in shown))
         return draft.artifact
 
 
