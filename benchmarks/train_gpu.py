@@ -70,8 +70,10 @@ BASE: dict[str, Any] = {
 CASES: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "bf16-mbs8": {"precision": "bf16", "micro_batch_size": 8},
+    "bf16-te": {"precision": "bf16", "micro_batch_size": 8, "cross_entropy": "transformer_engine"},
     "bf16-exact": {"precision": "bf16", "determinism": "exact"},
     "fp8-delayed": {"precision": "fp8_delayed", "micro_batch_size": 8},
+    "fp8-te": {"precision": "fp8_delayed", "micro_batch_size": 8, "cross_entropy": "transformer_engine"},
     "fp8-tensorwise": {"precision": "fp8_tensorwise", "micro_batch_size": 8},
     "fp8-blockwise": {"precision": "fp8_blockwise", "micro_batch_size": 8},
     "fp16": {"precision": "fp16"},

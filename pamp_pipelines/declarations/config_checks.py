@@ -95,6 +95,13 @@ def _check_schedule(subject: Subject, config: TrainingConfig) -> None:
 
 
 def _check_precision(subject: Subject, config: TrainingConfig, cuda: bool | None) -> None:
+    if config.cross_entropy == "transformer_engine":
+        if config.determinism == "exact":
+            subject.error(
+                "cross_entropy", "transformer_engine adds in no fixed order: set `determinism: fast`, or native"
+            )
+        if config.precision == "fp16":
+            subject.error("cross_entropy", "transformer_engine refuses fp16: take precision bf16, or native")
     if cuda is not False:
         return
     if config.precision.startswith("fp8") or config.precision == "fp16":

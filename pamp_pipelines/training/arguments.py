@@ -7,7 +7,6 @@ table; Megatron's defaults (dropout 0.1, LayerNorm, …) are never inherited. Ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from pamp_pipelines.conversion.architectures import megatron_arguments
@@ -183,8 +182,11 @@ def _on_cuda(job: TrainJob) -> dict[str, Any]:
         "deterministic_mode": exact,
         # the two exclude each other: the fused kernel adds in no fixed order
         "cross_entropy_loss_fusion": not exact,
-        # a kernel of Apex, which the output layer insists on
-        "gradient_accumulation_fusion": find_spec("fused_weight_gradient_mlp_cuda") is not None,
+        # needs a kernel of Apex in the output layer; model.py switches it on where Transformer Engine does it
+        "gradient_accumulation_fusion": False,
+        # collections of different ranks at different times would make all wait for each
+        "manual_gc": True,
+        "manual_gc_interval": 100,
     }
 
 

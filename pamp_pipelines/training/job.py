@@ -86,6 +86,8 @@ class TrainJob(_Plain):
     """Seed of the order of training samples."""
     determinism: Literal["exact", "fast"]
     """`exact`: a run repeated or resumed on the same layout gives the same bits; `fast`: whatever is fastest."""
+    cross_entropy: Literal["native", "transformer_engine"] = "native"
+    """Kernel of the loss on GPUs."""
     log_interval: PositiveInt
     """Iterations between two metric records."""
     world_size: PositiveInt

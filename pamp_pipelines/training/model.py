@@ -40,6 +40,8 @@ class ModelBuilder(GPTModelBuilder):
         _scale_rotary_embedding(model.rotary_pos_emb, config.rope)
         if model.post_process:
             model.output_layer.register_forward_hook(partial(_mask_padding, config.vocab_size))
+        if config.transformer.transformer_impl == "transformer_engine":
+            _fuse_weight_gradients(model)
         return model
 
 
@@ -55,6 +57,10 @@ def model_config(args: Any, job: TrainJob) -> ModelConfig:
     config.should_pad_vocab = True
     config.rotary_base = arguments["rotary_base"]
     config.rope = rope_of(job.hf_config)
+    if job.cross_entropy == "transformer_engine" and torch.cuda.is_available():
+        # Megatron's command line refuses it, its models take it
+        config.transformer.cross_entropy_loss_fusion = True
+        config.transformer.cross_entropy_fusion_impl = "te"
     if config.transformer.transformer_impl == "local":
         from pamp_pipelines.training.layers import local_block_spec
 
@@ -73,6 +79,17 @@ def _scale_rotary_embedding(embedding: RotaryEmbedding, rope: Rope) -> None:
     constants = {name: rope.scaling[name] for name in LLAMA3_SCALING}
     plain = RotaryEmbedding(2 * len(embedding.inv_freq), 1.0, rotary_base=rope.theta, cp_group=embedding.cp_group)
     embedding.inv_freq = embedding._apply_scaling(plain.inv_freq.to(embedding.inv_freq.device), **constants)
+
+
+def _fuse_weight_gradients(model: torch.nn.Module) -> None:
+    """Let Transformer Engine's matrix products add weight gradients to the float32 ones that Megatron reduces.
+
+    They need nothing for it, but Megatron's one argument for all layers (``gradient_accumulation_fusion``) also reaches
+    the output layer, which insists on a kernel of Apex. Without it each gradient is rounded to bf16 and added later.
+    """
+    for module in model.modules():
+        if hasattr(module, "fuse_wgrad_accumulation"):
+            module.fuse_wgrad_accumulation = True  # type: ignore[assignment]
 
 
 def _mask_padding(vocab_size: int, layer: torch.nn.Module, inputs: Any, outputs: tuple[torch.Tensor, Any]) -> None:

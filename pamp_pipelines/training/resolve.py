@@ -25,7 +25,7 @@ from pamp_pipelines.training.overrides import apply_overrides
 from pamp_pipelines.training.saved import has_weights
 from pamp_pipelines.training.versions import select_version
 
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 """Bumped when equal inputs and parameters give other weights."""
 
 _NOT_IDENTITY = frozenset(
@@ -217,6 +217,7 @@ def _job(
         seed=declared.seed,
         data_seed=declared.data_seed,
         determinism=declared.determinism,
+        cross_entropy=declared.cross_entropy,
         log_interval=declared.log_interval,
         world_size=compute.world_size,
         megatron_args=declared.megatron_args,

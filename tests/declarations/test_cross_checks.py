@@ -92,6 +92,12 @@ def test_the_valid_project_has_no_findings(project: Project) -> None:
         ),
         (M, M + "\nmegatron_args: {init-method-sdt: 1}", "did you mean `init-method-std`"),
         (M, M + "\nmegatron_args: {init-method-std: wide}", "takes a number, not 'wide'"),
+        (M, M + "\ncross_entropy: transformer_engine", "cross_entropy: transformer_engine adds in no fixed order"),
+        (
+            M,
+            M + "\ncross_entropy: transformer_engine\ndeterminism: fast\nprecision: fp16",
+            "cross_entropy: transformer_engine refuses fp16",
+        ),
         (M, M + "\ncron: 0 3 * *", "cfg.yaml:2: cron: '0 3 * *' is not a cron expression"),
     ],
 )

@@ -14,6 +14,9 @@ from pamp_pipelines.training.arguments import megatron_argv, table_destinations
 from pamp_pipelines.training.job import TrainJob
 
 TUNABLE = {
+    # collections are timed for all ranks together; how often is for the user to say
+    "manual_gc",
+    "manual_gc_interval",
     # derived from the model or the device, and still open to `megatron_args`
     *("init_method_std", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "num_workers"),
     *("lr_warmup_init", "weight_decay_incr_style"),
