@@ -94,7 +94,11 @@ class Lake:
             "eval_scores": "scores",
             "leaderboard": "reports",
         }[kind]
-        for manifest in sorted((self.root / folder).rglob(MANIFEST)):
+        yield from self.artifacts_below(self.root / folder, kind)
+
+    def artifacts_below(self, folder: Path, kind: str) -> Iterator[Artifact]:
+        """Those of them in one folder of the lake."""
+        for manifest in sorted(folder.rglob(MANIFEST)):
             if any(part.startswith(".") for part in manifest.relative_to(self.root).parts):
                 continue  # being built
             try:

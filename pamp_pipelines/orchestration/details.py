@@ -17,6 +17,21 @@ _SAMPLE_CHARACTERS = 300
 _DAGSTER_TYPES = {"string": "string", "int64": "int", "float64": "float", "bool": "bool"}
 
 
+def details(artifact: Artifact) -> dict[str, Any]:
+    """What is shown of this kind of artifact besides what every artifact has."""
+    match artifact.kind:
+        case "raw_corpus":
+            return corpus_details(artifact)
+        case "pretrained_checkpoint":
+            return training_details(artifact)
+        case "eval_scores":
+            return score_details(artifact)
+        case "leaderboard":
+            return leaderboard_details(artifact)
+        case _:
+            return {}
+
+
 def corpus_details(artifact: Artifact) -> dict[str, Any]:
     """The first documents of a corpus."""
     lines = (artifact.path / "sample.jsonl").read_text(encoding="utf-8").splitlines()[:_SAMPLES]

@@ -34,9 +34,14 @@ def result(
     return dg.MaterializeResult(
         asset_key=asset_key(key),
         data_version=dg.DataVersion(artifact.content),
-        metadata={**(details or {}), **artifact_metadata(artifact), **(details or {})},
+        metadata=all_metadata(artifact, details or {}),
         check_results=check_results(key, artifact.manifest),
     )
+
+
+def all_metadata(artifact: Artifact, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Details first, and over what every artifact has."""
+    return {**details, **artifact_metadata(artifact), **details}
 
 
 def artifact_metadata(artifact: Artifact) -> dict[str, Any]:

@@ -23,15 +23,15 @@ def existing(catalog: Catalog, lake: Lake, selection: Selection, partition: str 
     says what is wrong.
     """
     try:
-        wanted = _wanted(catalog, lake, selection, partition or "")
+        outputs = wanted(catalog, lake, selection, partition or "")
     except (MissingInput, VerificationFailed):
         return None
-    found = [find(path, id) for path, id in wanted]
+    found = [find(path, id) for path, id in outputs]
     sound = [a for a in found if a is not None and judged(a.manifest) and not a.manifest.failed_checks]
-    return sound if len(sound) == len(wanted) else None
+    return sound if len(sound) == len(outputs) else None
 
 
-def _wanted(catalog: Catalog, lake: Lake, selection: Selection, partition: str) -> list[tuple[Path, str]]:
+def wanted(catalog: Catalog, lake: Lake, selection: Selection, partition: str) -> list[tuple[Path, str]]:
     """Folder and id of what a run would make."""
     match selection.stage:
         case "raw_corpus":

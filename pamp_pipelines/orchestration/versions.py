@@ -12,11 +12,17 @@ def asset_key(asset: str) -> dg.AssetKey:
 
 def recorded_version(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str | None) -> str | None:
     """Data version of the latest materialisation; None when there is none."""
+    return next(iter(recorded_versions(instance, asset, partition, limit=1)), None)
+
+
+def recorded_versions(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str | None, *, limit: int = 1000
+) -> list[str | None]:
+    """Data versions of the materialisations, the latest first."""
     wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition] if partition is not None else None)
-    records = instance.fetch_materializations(wanted, limit=1).records
-    if not records or records[0].asset_materialization is None:
-        return None
-    return (records[0].asset_materialization.tags or {}).get(DATA_VERSION_TAG)
+    records = instance.fetch_materializations(wanted, limit=limit).records
+    made = [record.asset_materialization for record in records]
+    return [(one.tags or {}).get(DATA_VERSION_TAG) for one in made if one is not None]
 
 
 def observed_version(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str) -> str | None:

@@ -1,0 +1,41 @@
+"""``pamp new``: a commented YAML file to start a declaration from."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.errors import InputError
+
+KINDS = ("corpus", "model", "training_config", "evaluation")
+
+
+@command("new", short_help="Write a commented YAML file for a new declaration.")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+def new(project: Path | None, kind: str, name: str) -> Outcome:
+    """Write assets/…/NAME.yaml for a KIND of declaration; NAME is its partition key.
+
+    The first line names the JSON schema, so that editors complete and check the fields. What has to be filled in is
+    marked with CHANGE; `pamp check` says what is still wrong.
+    """
+    from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN
+    from pamp_pipelines.declarations.catalog import folder_of
+    from pamp_pipelines.lake.atomic import write_text
+
+    if not re.fullmatch(NAME_PATTERN, name) or len(name) > MAX_NAME:
+        raise InputError(
+            f"{name!r} cannot be a partition key: use small letters, digits, '.', '_' and '-', beginning with a letter "
+            f"or digit, at most {MAX_NAME} of them."
+        )
+    found = discover(project)
+    folder = folder_of(found, kind)
+    twins = [f for f in folder.glob("*.yaml") if f.stem.replace("_", "-") == name.replace("_", "-")]
+    if twins:
+        raise InputError(f"{twins[0]}: there is one of this name already (- and _ count as the same); choose another.")
+    file = folder / f"{name}.yaml"
+    write_text(file, (files("pamp_pipelines.commands") / "templates" / f"{kind}.yaml").read_text())
+    lines = [f"{file}", "Fill in what says CHANGE, then run `pamp check` and press Reload definitions in the UI."]
+    return Outcome({"file": str(file), "kind": kind, "name": name}, lines)

@@ -1,0 +1,75 @@
+"""What `pamp new` writes is valid once it is filled in, and until then `pamp check` says so."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pamp_pipelines.cli import pamp
+from pamp_pipelines.commands.new import KINDS
+from pamp_pipelines.declarations.catalog import KINDS as DECLARATIONS
+from pamp_pipelines.declarations.catalog import folder_of
+from pamp_pipelines.declarations.validate import read_declaration
+from pamp_pipelines.errors import DeclarationError
+from pamp_pipelines.project import Project
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Project:
+    (tmp_path / "workspace.yaml").touch()
+    (tmp_path / "assets").mkdir()
+    return Project(tmp_path)
+
+
+def run(project: Project, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(pamp, ["new", *arguments, "--project", str(project.root)])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_filled_in_template_is_valid(empty: Project, kind: str) -> None:
+    assert run(empty, kind, "mine")[0] == 0
+    file = folder_of(empty, kind) / "mine.yaml"
+    text = file.read_text()
+    assert "CHANGE" in text
+    file.write_text(text.replace("CHANGE", "change"))
+    read_declaration(file, DECLARATIONS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_commented_out_are_fields_too(empty: Project, kind: str) -> None:
+    run(empty, kind, "mine")
+    text = (folder_of(empty, kind) / "mine.yaml").read_text()
+    commented = re.findall(r"^# ([a-z_]+):", text, re.MULTILINE)
+    assert commented
+    assert set(commented) <= set(DECLARATIONS[kind].model_fields)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_line_leads_to_the_schema(empty: Project, kind: str) -> None:
+    run(empty, kind, "mine")
+    first = (folder_of(empty, kind) / "mine.yaml").read_text().splitlines()[0]
+    assert first == f"# yaml-language-server: $schema=../../docs/schemas/{kind}.json"
+
+
+def test_what_is_not_filled_in_is_refused(empty: Project) -> None:
+    run(empty, "training_config", "mine")
+    file = folder_of(empty, "training_config") / "mine.yaml"
+    with pytest.raises(DeclarationError, match="corpora"):
+        read_declaration(file, DECLARATIONS["training_config"])
+
+
+@pytest.mark.parametrize("name", ["Mine", "a,b", "a|b", "../x", "x" * 101])
+def test_names_that_cannot_be_keys_are_refused(empty: Project, name: str) -> None:
+    status, output = run(empty, "model", name)
+    assert status == 1
+    assert "partition key" in output
+    assert not list(empty.assets.rglob("*.yaml"))
+
+
+def test_an_existing_declaration_is_never_overwritten(empty: Project) -> None:
+    run(empty, "model", "my-model")
+    status, output = run(empty, "model", "my_model")
+    assert status == 1
+    assert "my-model.yaml" in output

@@ -1,0 +1,98 @@
+"""A lost home comes back from the manifests: what it showed, and what was stale."""
+
+import json
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
+
+from pamp_pipelines.lake.artifact import Artifact
+from pamp_pipelines.lake.manifest import Manifest
+from pamp_pipelines.orchestration.build import build_definitions
+from pamp_pipelines.orchestration.instance import open_instance
+from pamp_pipelines.orchestration.materialize import materialize
+from pamp_pipelines.orchestration.reindex import curve, reindex
+from pamp_pipelines.project import Project
+
+PLAYS = ("raw_corpus", "plays")
+SHARDS = ("tokenized_shards", "plays|scratch")
+
+
+def shown(project: Project, asset: str, partition: str) -> dict[str, Any]:
+    """What the UI shows of a partition."""
+    key = dg.AssetKey(asset)
+    with open_instance(project) as instance:
+        wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition])
+        (record,) = instance.fetch_materializations(wanted, limit=1).records
+        made = record.asset_materialization
+        assert made is not None
+        graph = build_definitions(project).resolve_asset_graph()
+        checks = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(graph.get(key).check_keys))
+        resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+        return {
+            "version": (made.tags or {})["dagster/data_version"],
+            "metadata": {name: value.value for name, value in made.metadata.items()},
+            "checks": {check.name: record.status.value for check, record in checks.items()},
+            "stale": resolver.get_status(key, partition).value,
+            "causes": [cause.reason for cause in resolver.get_stale_causes(key, partition)],
+        }
+
+
+def lose_home(project: Project) -> None:
+    project.dagster_home.rename(project.dagster_home.with_name("lost"))
+
+
+def test_everything_that_was_shown_is_shown_again(own_project: Project) -> None:
+    for asset, partition in (PLAYS, SHARDS):
+        materialize(own_project, asset, partition)
+    before = [shown(own_project, *one) for one in (PLAYS, SHARDS)]
+    assert [one["stale"] for one in before] == ["FRESH", "FRESH"]
+    lose_home(own_project)
+    # models that share a tokenizer share the shards, so those of the other model are found as well
+    found = {(one.asset, one.partition) for one in reindex(own_project)}
+    assert found == {PLAYS, SHARDS, ("tokenized_shards", "plays|imported")}
+    assert [shown(own_project, *one) for one in (PLAYS, SHARDS)] == before
+    assert reindex(own_project) == []
+
+
+def test_what_is_not_of_the_declarations_in_force_is_stale(own_project: Project) -> None:
+    materialize(own_project, *PLAYS)
+    declared = own_project.assets / "corpora/plays.yaml"
+    text = own_project.data / "corpora/plays/00.txt"
+    text.write_text(text.read_text() + "More.\n")
+    lose_home(own_project)
+    reindex(own_project)
+    assert shown(own_project, *PLAYS)["stale"] == "STALE"
+    assert declared.is_file()
+
+
+def test_of_several_artifacts_the_one_in_force_is_the_latest(own_project: Project) -> None:
+    text = own_project.data / "corpora/plays/00.txt"
+    original = text.read_text()
+    first = materialize(own_project, *PLAYS)[0]
+    text.write_text(original + "More.\n")
+    materialize(own_project, *PLAYS)
+    text.write_text(original)
+    lose_home(own_project)
+    assert [one.artifacts for one in reindex(own_project)] == [2]
+    assert shown(own_project, *PLAYS)["version"] == first.data_version
+
+
+def test_checkpoints_come_back_as_partitions(own_project: Project, kept_checkpoint: Any) -> None:
+    key = "scratch/both/v0001/0000004"
+    kept_checkpoint(key, 0)
+    assert [(one.asset, one.partition) for one in reindex(own_project)] == [("checkpoint", key)]
+    with open_instance(own_project) as instance:
+        assert instance.get_dynamic_partitions("checkpoint") == [key]
+
+
+def test_a_long_loss_curve_becomes_few_points_with_both_ends(own_project: Project) -> None:
+    run = own_project.data / "run"
+    run.mkdir()
+    lines = [json.dumps({"iteration": step, "loss": 1.0 / step}) for step in range(1, 5001)]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    artifact = Artifact(run, Manifest(kind="pretrained_checkpoint", id="i", content="c", created="now"))
+    steps = [point["iteration"] for point in curve(artifact)]
+    assert len(steps) == len(set(steps)) == 100
+    assert (steps[0], steps[-1]) == (1, 5000)
