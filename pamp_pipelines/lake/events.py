@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-EventKind = Literal["started", "progress", "metric", "checkpoint", "warning", "finished", "failed"]
+EventKind = Literal["started", "construction", "progress", "metric", "checkpoint", "warning", "finished", "failed"]
 
 
 class Event(BaseModel):

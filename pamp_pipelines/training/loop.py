@@ -1,23 +1,105 @@
-"""What the pipeline adds to Megatron's training loop at the end of an iteration.
+"""What the pipeline adds to Megatron's training loop: before its first iteration, and at the end of each.
 
-``pretrain`` has no callback, so the function that it calls there is wrapped. Written for megatron-core 0.19.2.
+``pretrain`` has no callback, so the functions that it calls there are wrapped. Written for megatron-core 0.19.2.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from pamp_pipelines.errors import VerificationFailed
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.telemetry import Reporter
 
 
 def install(job: TrainJob, reporter: Reporter | None) -> None:
-    """Wrap ``checkpoint_and_decide_exit``.
+    """Wrap what ``pretrain`` calls when all is built, before the first iteration, and after each.
 
     Args:
         job: what is run.
         reporter: on the reporting rank.
     """
+    _report_construction(job, reporter)
+    _validate_first(job, reporter)
+    _end_of_iteration(job, reporter)
+
+
+def _report_construction(job: TrainJob, reporter: Reporter | None) -> None:
+    """Report what was built, and refuse to train what is not as declared: no step of it would be worth its price."""
+    from megatron.training import training
+
+    from pamp_pipelines.training.constructed import constructed, departures
+
+    set_up = training.setup_model_and_optimizer
+
+    @functools.wraps(set_up)
+    def set_up_and_look(*args: Any, **kwargs: Any) -> Any:
+        model, optimizer, scheduler = built = set_up(*args, **kwargs)
+        facts = constructed(model, optimizer, scheduler)
+        if reporter:
+            reporter.construction(facts)
+        # every rank looks at its own part
+        if wrong := departures(job, facts):
+            raise VerificationFailed(f"{job.name}: Megatron built something else than declared: {'; '.join(wrong)}")
+        return built
+
+    training.setup_model_and_optimizer = set_up_and_look
+
+
+def _validate_first(job: TrainJob, reporter: Reporter | None) -> None:
+    """Validate a run that starts from an imported model before its first step, as iteration 0.
+
+    Megatron never validates at step 0. The weights are then exactly the imported ones: this loss can be compared with
+    Hugging Face's on the same windows, and every later loss with the one that the run began with.
+    """
+    from megatron.training import get_args, training
+
+    train = training.train
+
+    @functools.wraps(train)
+    def validate_and_train(
+        forward_step: Any,
+        model: Any,
+        optimizer: Any,
+        scheduler: Any,
+        train_iterator: Any,
+        valid_iterator: Any,
+        process_non_loss: Any,
+        config: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        arguments = get_args()
+        if arguments.iteration == 0 and job.pretrained_checkpoint is not None and job.heldout:
+            # gathering parameters during the forward pass has nothing to wait for before the first step
+            overlapped = training.should_disable_forward_pre_hook(arguments)
+            if overlapped:
+                training.disable_forward_pre_hook(model, param_sync=False)
+            training.evaluate_and_print_results(
+                "iteration 0", forward_step, valid_iterator, model, 0, process_non_loss, config
+            )
+            if overlapped:
+                training.enable_forward_pre_hook(model)
+            if reporter:
+                reporter.iteration_done(0)
+        return train(
+            forward_step,
+            model,
+            optimizer,
+            scheduler,
+            train_iterator,
+            valid_iterator,
+            process_non_loss,
+            config,
+            *args,
+            **kwargs,
+        )
+
+    training.train = validate_and_train
+
+
+def _end_of_iteration(job: TrainJob, reporter: Reporter | None) -> None:
     from megatron.training import get_args, training
 
     decide = training.checkpoint_and_decide_exit

@@ -1,6 +1,6 @@
 """``metrics.jsonl``: one JSON object per logged iteration, written by the worker's ``telemetry``, read here.
 
-A loss that is not finite is ``null``.
+A loss that is not finite is ``null``. Iteration 0, the imported weights before any step, has a validation loss only.
 """
 
 import json
@@ -29,9 +29,10 @@ def read_metrics(path: Path) -> Metrics:
     return metrics
 
 
-def cut_metrics(path: Path, iteration: int) -> None:
-    """Drop what lies after ``iteration``: a resumed run writes it again."""
+def cut_metrics(path: Path, iteration: int | None) -> None:
+    """Drop what lies after ``iteration``, for None everything: a run that goes on from there writes it again."""
     if not path.exists():
         return
-    kept = [entry for entry in read_metrics(path) if entry["iteration"] <= iteration]
+    last = -1 if iteration is None else iteration
+    kept = [entry for entry in read_metrics(path) if entry["iteration"] <= last]
     write_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))

@@ -56,7 +56,7 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str) -> Artifact
     write_text(job_file, job.model_dump_json(indent=2) + "\n")
     saved = Saved(job.checkpoints_dir)
     resumed_from = saved.sweep(lambda message: on_event(event("warning", message=message)))
-    cut_metrics(job.metrics_path, resumed_from or 0)
+    cut_metrics(job.metrics_path, resumed_from)
     keeper = _Keeper(job, on_event)
     keeper.begin()
     if resumed_from != job.iterations:

@@ -48,7 +48,7 @@ class Reporter:
 
     def started(self, iteration: int) -> None:
         """The run goes on after ``iteration``: what an earlier process recorded beyond it will be recorded again."""
-        cut_metrics(self.job.metrics_path, iteration)
+        cut_metrics(self.job.metrics_path, iteration or None)
         self.events.write(
             "started",
             run=self.job.name,
@@ -56,6 +56,10 @@ class Reporter:
             iterations=self.job.iterations,
             world_size=self.job.world_size,
         )
+
+    def construction(self, facts: dict[str, Any]) -> None:
+        """What Megatron built: see ``constructed``."""
+        self.events.write("construction", run=self.job.name, **facts)
 
     def scalar(self, tag: str, value: float) -> None:
         """One value of the current iteration, under its TensorBoard tag."""

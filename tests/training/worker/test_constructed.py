@@ -1,0 +1,119 @@
+"""What a declared number becomes in the model, gradient buffers, optimizer and schedule that Megatron builds.
+
+An argument that is parsed and never reaches them is this field's commonest fault, so nothing here looks at arguments.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training.constructed import departures
+from pamp_pipelines.training.job import TrainJob
+
+
+@pytest.fixture(scope="module")
+def job(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
+    """A run in which no value is Megatron's default."""
+    return trainer.job(
+        tmp_path_factory.mktemp("constructed"),
+        iterations=4,
+        world_size=2,
+        precision="bf16",
+        recompute="full",
+        dropout={"hidden": 0.125, "attention": 0.0625},
+        optimizer={
+            "lr": 2e-3,
+            "min_lr": 1e-4,
+            "decay_style": "linear",
+            "warmup_iterations": 2,
+            "weight_decay": 0.07,
+            "beta1": 0.85,
+            "beta2": 0.93,
+            "eps": 1e-7,
+            "clip_grad": 0.5,
+        },
+        parallelism={"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
+    )
+
+
+@pytest.fixture(scope="module")
+def facts(trainer: Any, job: TrainJob) -> dict[str, Any]:
+    """Of the reporting rank."""
+    trainer.finish(job)
+    found = [event.data for event in read_events(job.events_path)[0] if event.kind == "construction"]
+    assert len(found) == 1
+    # through JSON, which has no tuples
+    found[0]["optimizer"]["betas"] = [tuple(betas) for betas in found[0]["optimizer"]["betas"]]
+    return found[0]
+
+
+@pytest.mark.slow
+def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> None:
+    assert facts["model"] == {
+        "layers": 4,
+        # embedding and output layer padded to 384 rows
+        "parameters": 2 * 384 * 64 + 64 + 4 * (2 * 64 + 64 * 64 * 2 + 2 * 32 * 64 + 3 * 64 * 128),
+        "parameter_dtypes": ["bfloat16"],
+        "biases": [],
+        "norms": ["RMSNorm"],
+        "norm_epsilons": [1e-6],
+        "attention": ["TorchAttention"],
+        "sequence_parallel": [False],
+    }
+    assert facts["dropout"] == {"hidden": [0.125], "attention": [0.0625]}
+    assert facts["recompute"] == {"whole_layers": True, "method": ["uniform"], "core_attention": False}
+    gradients = facts["gradients"]
+    assert gradients["dtypes"] == ["float32"]
+    assert gradients["distributed_optimizer"] == gradients["overlap_grad_reduce"] == [True]
+    assert gradients["overlap_param_gather"] == [True]
+    # overlapping IS these hooks
+    assert min(gradients["backward_hooks"], gradients["forward_hooks"]) > 0
+    optimizer = facts["optimizer"]
+    assert optimizer["wrappers"] == ["DistributedOptimizer"]
+    assert optimizer["classes"] == ["torch.AdamW"]
+    assert optimizer["decoupled_weight_decay"] == [True]
+    assert (optimizer["betas"], optimizer["eps"], optimizer["clip_grad"]) == ([(0.85, 0.93)], [1e-7], [0.5])
+    assert (optimizer["weight_decay"], optimizer["exempt_weight_decay"]) == ([0.07], [0.0])
+    assert min(optimizer["decayed_tensors"], optimizer["exempt_tensors"]) > 0
+    assert facts["schedule"] == {
+        "max_lr": 2e-3,
+        "min_lr": 1e-4,
+        "init_lr": 0.0,
+        "decay_style": "linear",
+        "warmup_samples": 2 * 8,
+        "decay_samples": 4 * 8,
+        "start_weight_decay": 0.07,
+        "end_weight_decay": 0.07,
+    }
+
+
+@pytest.mark.slow
+def test_what_was_built_otherwise_is_a_departure(facts: dict[str, Any], job: TrainJob) -> None:
+    assert departures(job, facts) == []
+    for part, name, value, said in [
+        ("dropout", "hidden", [0.1], "dropout.hidden: declared 0.125, built [0.1]"),
+        ("dropout", "attention", [0.0625, 0.1], "dropout.attention"),
+        ("recompute", "whole_layers", False, "recompute full: declared True"),
+        ("gradients", "overlap_grad_reduce", [False], "parallelism.overlap_grad_reduce"),
+        ("gradients", "forward_hooks", 0, "hooks that gather parameters: declared True, built [False]"),
+        ("optimizer", "betas", [(0.9, 0.999)], "optimizer.beta1, beta2"),
+        ("optimizer", "decoupled_weight_decay", [False], "decoupled weight decay"),
+        ("optimizer", "exempt_weight_decay", [0.07], "weight decay of norms and biases"),
+        ("schedule", "max_lr", 1e-3, "optimizer.lr"),
+        ("schedule", "decay_samples", 8, "samples until the end of the decay"),
+    ]:
+        wrong = copy.deepcopy(facts)
+        wrong[part][name] = value
+        (departure,) = departures(job, wrong)
+        assert departure.startswith(said)
+
+
+@pytest.mark.slow
+def test_a_rank_that_holds_none_of_something_is_no_departure(facts: dict[str, Any], job: TrainJob) -> None:
+    empty = copy.deepcopy(facts)
+    empty["optimizer"] |= {"exempt_weight_decay": [], "betas": [], "weight_decay": []}
+    assert departures(job, empty) == []
