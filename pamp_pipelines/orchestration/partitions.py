@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.declarations.name_clashes import name_clashes
+from pamp_pipelines.errors import DeclarationError
 
 CHECKPOINT_PARTITIONS = "checkpoint"
 """Name of the dynamic partitions; it is global in a Dagster instance."""
@@ -36,7 +37,9 @@ class Partitions:
 
 
 def partitions(catalog: Catalog) -> Partitions:
-    """Raises InputError for names that Dagster could not tell apart."""
+    """Raises DeclarationError for names that Dagster could not tell apart."""
+    if clashes := name_clashes(catalog):
+        raise DeclarationError(clashes)
     corpora, models, configs = list(catalog.corpora), list(catalog.models), list(catalog.training_configs)
     corpus, model = dg.StaticPartitionsDefinition(corpora), dg.StaticPartitionsDefinition(models)
     training_config = dg.StaticPartitionsDefinition(configs)
@@ -50,22 +53,15 @@ def partitions(catalog: Catalog) -> Partitions:
         training_config=training_config,
         corpus_model=dg.MultiPartitionsDefinition({"corpus": corpus, "model": model}),
         model_training_config=dg.MultiPartitionsDefinition({"model": model, "training_config": training_config}),
-        in_shards=_shared_dimension("corpora", corpora, "models", models),
-        in_runs=_shared_dimension("models", models, "training_configs", configs),
+        in_shards=_shared_dimension(corpora, models),
+        in_runs=_shared_dimension(models, configs),
         by_blend=_by_blend(configs_of_corpus),
     )
 
 
-def _shared_dimension(kind: str, names: list[str], other: str, other_names: list[str]) -> dg.AllPartitionMapping | None:
+def _shared_dimension(names: list[str], other_names: list[str]) -> dg.AllPartitionMapping | None:
     """Dagster finds the dimension that two assets share by comparing the keys, even where the dimension is named."""
-    if names != other_names:
-        return None
-    if names:
-        raise InputError(
-            f"assets/{kind} and assets/{other} declare the very same names ({', '.join(names)}), and Dagster cannot "
-            f"tell such dimensions of a partition apart. Rename one of the files, e.g. {names[0]}-1.yaml."
-        )
-    return dg.AllPartitionMapping()  # of nothing
+    return dg.AllPartitionMapping() if names == other_names == [] else None
 
 
 def _by_blend(configs_of_corpus: dict[str, list[str]]) -> dg.MultiPartitionMapping:

@@ -10,7 +10,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from click.testing import CliRunner
 
+from pamp_pipelines.cli import pamp
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.project import Project
@@ -122,6 +124,32 @@ def test_equal_names_of_model_and_config_are_refused(tmp_path: Path) -> None:
         (project.root / f"assets/{path}.yaml").unlink()
     with pytest.raises(InputError, match=r"assets/models and assets/training_configs declare the very same names"):
         build_definitions(project)
+
+
+def test_check_refuses_equal_names_too(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    for name in ("plays", "sonnets"):
+        rename(project.root / f"assets/models/{'imported' if name == 'plays' else 'scratch'}.yaml", name)
+    result = CliRunner().invoke(pamp, ["check", "--project", str(project.root), "--json"])
+    errors = json.loads(result.stdout.splitlines()[-1])["errors"]
+    assert result.exit_code == 1
+    assert any("assets/corpora and assets/models declare the very same names" in e["message"] for e in errors)
+
+
+def test_each_asset_leads_to_its_yaml(definitions: dg.Definitions, tiny_project: Project) -> None:
+    graph = definitions.resolve_asset_graph()
+    linked = {
+        key.to_user_string(): {
+            Path(reference.file_path).relative_to(tiny_project.root).as_posix()
+            for reference in graph.get(key).metadata["dagster/code_references"].code_references
+        }
+        for key in graph.get_all_asset_keys()
+        if "dagster/code_references" in graph.get(key).metadata
+    }
+    assert linked["eval_scores/sums"] == {"assets/evaluations/sums.yaml"}
+    assert linked["megatron_checkpoint"] == {"assets/models/imported.yaml", "assets/models/scratch.yaml"}
+    assert len(linked["pretrained_checkpoint"]) == 4
+    assert linked.keys() >= {"raw_corpus", "tokenized_shards", "corpus_declaration", "training_declaration"}
 
 
 def make_project(root: Path) -> Project:

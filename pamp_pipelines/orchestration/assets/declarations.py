@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.catalog import Catalog, folder_of
 from pamp_pipelines.declarations.corpus import Corpus
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions
@@ -20,17 +21,16 @@ _HOW = (
 
 def declaration_specs(catalog: Catalog, partitions: Partitions) -> list[dg.AssetSpec]:
     return [
-        _spec("corpus", "assets/corpora", partitions.corpus, catalog.corpora.values()),
-        _spec("model", "assets/models", partitions.model, catalog.models.values()),
-        _spec(
-            "training_config", "assets/training_configs", partitions.training_config, catalog.training_configs.values()
-        ),
+        _spec(catalog, "corpus", partitions.corpus, catalog.corpora.values()),
+        _spec(catalog, "model", partitions.model, catalog.models.values()),
+        _spec(catalog, "training_config", partitions.training_config, catalog.training_configs.values()),
     ]
 
 
 def _spec(
-    kind: str, folder: str, keys: dg.PartitionsDefinition, declared: Iterable[Corpus | Model | TrainingConfig]
+    catalog: Catalog, kind: str, keys: dg.PartitionsDefinition, declared: Iterable[Corpus | Model | TrainingConfig]
 ) -> dg.AssetSpec:
+    folder = folder_of(catalog.project, kind).relative_to(catalog.project.root)
     return dg.AssetSpec(
         ASSETS[kind],
         partitions_def=keys,
@@ -38,4 +38,5 @@ def _spec(
         kinds={"yaml"},
         owners=owners(declared),
         description=f"A YAML file in `{folder}`; its name is the partition key.\n\n{_HOW}",
+        metadata=code_references(catalog, kind),
     )

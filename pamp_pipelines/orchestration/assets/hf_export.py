@@ -12,6 +12,7 @@ from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import checkpoints
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.orchestration.tags import checkpoint_tags, tag_run
 from pamp_pipelines.training.resolve import export_job
 from pamp_pipelines.verification.loss import loss_job
 from pamp_pipelines.verification.stages import export_and_verify
@@ -36,6 +37,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         """
         with stage(context, "hf_export") as on_event:
             key = CheckpointKey.parse(context.partition_key)
+            tag_run(context, checkpoint_tags(key))
             job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.lake, key)
             return result(export_and_verify(job, loss, on_event))
 

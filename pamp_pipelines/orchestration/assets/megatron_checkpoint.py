@@ -5,6 +5,7 @@ import dagster as dg
 from pamp_pipelines.conversion.job import STAGE_VERSION, import_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -23,6 +24,7 @@ def megatron_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.As
         owners=owners(catalog.models.values()),
         check_specs=check_specs("megatron_checkpoint"),
         code_version=str(STAGE_VERSION),
+        metadata=code_references(catalog, "model"),
     )
     def megatron_checkpoint(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """A Hugging Face model as a Megatron `torch_dist` checkpoint that loads at any parallel layout.

@@ -11,13 +11,16 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.checkpoints import announce
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import training_details
+from pamp_pipelines.orchestration.limits import within
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions, dimensions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.orchestration.tags import tag_run
 from pamp_pipelines.training.kept import read_kept
 from pamp_pipelines.training.resolve import STAGE_VERSION, train_job
 from pamp_pipelines.training.run import train
@@ -35,12 +38,25 @@ class Training(dg.Config):
 
     mode: Mode = Field(
         default=Mode.auto,
-        description="auto: go on with the newest version of equal inputs, or report it when it is complete; "
-        "fresh: train a new version.",
+        description="auto: go on with the newest version of equal inputs, report it again when it is complete, and "
+        "begin a new version when the inputs differ. fresh: always begin a new version, as schedules do.",
     )
     profile: str | None = Field(
-        default=None, description="Compute profile from resources/; default: the one that the training config names."
+        default=None,
+        description="Where it runs: the name of a compute profile in resources/. Default: the one that the training "
+        "config names. It never changes what is trained.",
     )
+    max_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="End the launch after so many hours, retries included. What was saved stays, and the next launch "
+        "in mode auto goes on from there. Default: no limit but the profile's timeout_s and the job's maximum runtime.",
+    )
+
+
+def declared_pairs(catalog: Catalog) -> dg.MetadataValue:
+    """Which cells of the grid exist: Dagster's grid is full, and a launch of another cell fails at once."""
+    return dg.MetadataValue.json({config: catalog.models_of(config) for config in catalog.training_configs})
 
 
 def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
@@ -59,6 +75,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         pool="train",
         retry_policy=dg.RetryPolicy(max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL),
         code_version=str(STAGE_VERSION),
+        metadata={"declared_pairs": declared_pairs(catalog), **code_references(catalog, "model", "training_config")},
     )
     def pretrained_checkpoint(
         context: dg.AssetExecutionContext, config: Training, pamp: ProjectResource
@@ -68,6 +85,8 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         A retry resumes from the newest complete checkpoint. Kept checkpoints appear as partitions of `checkpoint` while
         the run goes on. Loss, learning rate, gradient norm and speed are observations of this asset; the full curves
         are in `metrics.jsonl` and TensorBoard.
+
+        The grid shows every model with every config; `declared_pairs` lists, by config, those that are declared.
         """
         model, name = dimensions(context).values()
 
@@ -80,7 +99,13 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
             # A retry goes on with the version that the first attempt began.
             fresh = config.mode is Mode.fresh and context.retry_number == 0
             job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
-            artifact = train(job, on_event)
+            profile_name = config.profile or pamp.catalog.training_config(name).profile
+            tag_run(
+                context,
+                {"model": model, "training_config": name, "version": job.run_dir.name, "profile": profile_name},
+            )
+            with within(context, config.max_hours, job.profile) as profile:
+                artifact = train(job.model_copy(update={"profile": profile}), on_event)
             return result(artifact, training_details(artifact))
 
     return pretrained_checkpoint

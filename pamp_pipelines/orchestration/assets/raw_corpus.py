@@ -6,6 +6,7 @@ from pamp_pipelines.corpus.job import STAGE_VERSION, corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import corpus_details
 from pamp_pipelines.orchestration.metadata import result
@@ -24,6 +25,7 @@ def raw_corpus_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefin
         owners=owners(catalog.corpora.values()),
         check_specs=check_specs("raw_corpus"),
         code_version=str(STAGE_VERSION),
+        metadata=code_references(catalog, "corpus"),
     )
     def raw_corpus(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """The text of a declared corpus, as it lies in its sources.

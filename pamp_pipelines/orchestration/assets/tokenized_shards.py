@@ -4,6 +4,7 @@ import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -27,6 +28,7 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         owners=owners([*catalog.corpora.values(), *catalog.models.values()]),
         check_specs=check_specs("tokenized_shards"),
         code_version=str(STAGE_VERSION),
+        metadata=code_references(catalog, "corpus", "model"),
     )
     def tokenized_shards(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """Training and held-out tokens in Megatron's IndexedDataset format (`.bin` and `.idx`).

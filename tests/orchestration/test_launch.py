@@ -1,0 +1,99 @@
+"""What a launch can say, and what its run says about itself."""
+
+import time
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.errors import WorkerFailed
+from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration import limits
+from pamp_pipelines.orchestration.failures import as_failures
+from pamp_pipelines.orchestration.limits import within
+from pamp_pipelines.orchestration.tags import checkpoint_tags, tag_run
+
+FIELDS = {"mode", "profile", "max_hours"}
+
+
+def test_every_field_of_the_launchpad_is_described(definitions: dg.Definitions) -> None:
+    job = definitions.get_repository_def().get_job("train")
+    config = job.graph.node_named("pretrained_checkpoint").definition.config_schema.config_type.fields  # type: ignore[union-attr]
+    assert set(config) == FIELDS
+    assert all(field.description for field in config.values())
+
+
+def test_every_job_is_described_and_limited(definitions: dg.Definitions) -> None:
+    repository = definitions.get_repository_def()
+    jobs = [repository.get_job(name) for name in repository.job_names if not name.startswith("__")]
+    assert len(jobs) == 6
+    assert all(job.description and int(job.tags["dagster/max_runtime"]) > 0 for job in jobs)
+
+
+def test_a_run_says_what_it_works_on(instance: dg.DagsterInstance) -> None:
+    @dg.asset
+    def export(context: dg.AssetExecutionContext) -> None:
+        tag_run(context, checkpoint_tags(CheckpointKey("tiny", "both", 3, 40)))
+
+    result = dg.materialize([export], instance=instance)
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    found = {name: run.tags.get(name) for name in ("model", "training_config", "version")}
+    assert found == {"model": "tiny", "training_config": "both", "version": "v0003"}
+    assert len(run.tags["commit"]) == 40
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Seconds since the run began, as the limit sees them."""
+
+    class Clock:
+        elapsed = 0.0
+
+    monkeypatch.setattr(limits, "started", lambda context: time.time() - Clock.elapsed)
+    return Clock
+
+
+def attempts(instance: dg.DagsterInstance, hours: float | None, clock: Any, worker: Any) -> tuple[int, str]:
+    """Run an asset whose worker fails; returns how often it was tried and what the last failure said."""
+    count = 0
+
+    @dg.asset(retry_policy=dg.RetryPolicy(max_retries=2))
+    def trained(context: dg.AssetExecutionContext) -> None:
+        nonlocal count
+        count += 1
+        with as_failures(), within(context, hours, ComputeProfile(timeout_s=7200)) as profile:
+            worker(profile)
+
+    result = dg.materialize([trained], instance=instance, raise_on_error=False)
+    return count, str(result.get_step_failure_events()[-1].step_failure_data.error_display_string)
+
+
+def crash(profile: ComputeProfile) -> None:
+    raise WorkerFailed(f"rank 0: exit status 1, limit {profile.timeout_s:.0f}", 1)
+
+
+def test_without_a_limit_the_profile_stays(instance: dg.DagsterInstance, clock: Any) -> None:
+    count, text = attempts(instance, None, clock, crash)
+    assert count == 3
+    assert "limit 7200" in text
+
+
+def test_a_retry_has_what_is_left_of_the_time(instance: dg.DagsterInstance, clock: Any) -> None:
+    clock.elapsed = 1800
+    count, text = attempts(instance, 1.0, clock, crash)
+    assert count == 3
+    assert "limit 1800" in text
+
+
+def test_a_launch_whose_time_is_up_is_not_tried_again(instance: dg.DagsterInstance, clock: Any) -> None:
+    def ended(profile: ComputeProfile) -> None:
+        time.sleep(profile.timeout_s or 0)
+        raise WorkerFailed("still running after its timeout_s", -15)
+
+    count, text = attempts(instance, 0.2 / 3600, clock, ended)
+    assert count == 1
+    assert "max_hours" in text
+    clock.elapsed = 7200
+    assert attempts(instance, 1.0, clock, crash)[0] == 1
