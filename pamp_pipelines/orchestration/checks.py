@@ -54,6 +54,7 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
         Check("ids_within_vocabulary", "No token id is outside the model's vocabulary."),
         Check("held_out_not_empty", "Held-out documents exist, with their text.", applies=_held_out),
         Check("held_out_text_matches", "Encoding held-out texts again gives the stored ids.", applies=_held_out),
+        Check("ids_are_the_references", "A sample of the documents has the ids that the reference library gives."),
         Check("eod_only_at_the_end", "No document holds the end-of-document token inside.", "WARN"),
     ),
     "megatron_checkpoint": (

@@ -17,8 +17,14 @@ ASSETS = {"corpus": "corpus_declaration", "model": "model_declaration", "trainin
 """Kind of declaration to its asset. Evaluations have none: scores are of immutable checkpoints and stay."""
 
 
-def observe(instance: dg.DagsterInstance, catalog: Catalog, emit: Callable[[dg.AssetObservation], Any]) -> int:
+Report = dg.AssetObservation | dg.AssetMaterialization
+
+
+def observe(instance: dg.DagsterInstance, catalog: Catalog, emit: Callable[[Report], Any]) -> int:
     """Report each declaration whose hash is not the one that Dagster has observed last; returns how many those are.
+
+    The observation carries the data version that staleness goes by, so it comes first; the materialisation after it
+    makes the partition count as filled, as it does for ``checkpoint``.
 
     Args:
         instance: what has been observed.
@@ -31,7 +37,8 @@ def observe(instance: dg.DagsterInstance, catalog: Catalog, emit: Callable[[dg.A
         if observed_version(instance, dg.AssetKey(ASSETS[kind]), name) != declaration_hash(declared)
     ]
     for kind, name, declared in changed:
-        emit(_observation(catalog, kind, name, declared))
+        for event in (dg.AssetObservation, dg.AssetMaterialization):
+            emit(event(ASSETS[kind], partition=name, **_facts(catalog, kind, name, declared)))
     return len(changed)
 
 
@@ -45,13 +52,11 @@ def declared_of(catalog: Catalog) -> Iterator[tuple[str, str, Declaration]]:
         yield from ((kind, name, declaration) for name, declaration in declared.items())
 
 
-def _observation(catalog: Catalog, kind: str, name: str, declared: Declaration) -> dg.AssetObservation:
-    return dg.AssetObservation(
-        ASSETS[kind],
-        partition=name,
-        metadata={
+def _facts(catalog: Catalog, kind: str, name: str, declared: Declaration) -> dict[str, Any]:
+    return {
+        "metadata": {
             "declaration": dg.MetadataValue.json(relevant(declared)),
             "file": dg.MetadataValue.path(str(catalog.file_of(kind, name))),
         },
-        tags={DATA_VERSION_TAG: declaration_hash(declared)},
-    )
+        "tags": {DATA_VERSION_TAG: declaration_hash(declared)},
+    }

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -14,6 +15,7 @@ from pamp_pipelines.orchestration.values import table
 
 _SAMPLES = 5
 _SAMPLE_CHARACTERS = 300
+_TITLES = {"training_config": "config", "tokens_seen": "tokens"}
 _DAGSTER_TYPES = {"string": "string", "int64": "int", "float64": "float", "bool": "bool"}
 
 
@@ -63,12 +65,31 @@ def score_details(artifact: Artifact) -> dict[str, Any]:
 
 
 def leaderboard_details(artifact: Artifact) -> dict[str, Any]:
-    """The table with a row a checkpoint."""
+    """The table with a row a checkpoint and the telling metric of each task; the report has them all."""
+    from pamp_pipelines.evaluation.frames import PREFERRED
+
     file = artifact.path / "leaderboard.csv"
     rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
-    return (
-        {"leaderboard": table([{name: _short(value) for name, value in row.items()} for row in rows])} if rows else {}
-    )
+    if not rows:
+        return {}
+    columns = telling(list(rows[0]), PREFERRED)
+    return {"leaderboard": table([{title: _short(row[name]) for name, title in columns.items()} for row in rows])}
+
+
+def telling(columns: Sequence[str], preferred: Sequence[str]) -> dict[str, str]:
+    """Columns of the leaderboard to show, with short titles: the keys, and one metric of each ``evaluation/task``.
+
+    Args:
+        columns: of leaderboard.csv; score columns are named ``evaluation/task/metric``.
+        preferred: metrics, the most telling first.
+    """
+    shown = {name: _TITLES.get(name, name) for name in columns if "/" not in name}
+    tasks = dict.fromkeys(name.rpartition("/")[0] for name in columns if "/" in name)
+    for task in tasks:
+        metrics = [name.rpartition("/")[2] for name in columns if name.rpartition("/")[0] == task]
+        best = next((metric for metric in preferred if metric in metrics), metrics[0])
+        shown[f"{task}/{best}"] = f"{task.partition('/')[0]}: {best}"
+    return shown
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,7 @@ import dagster as dg
 from pamp_pipelines.declarations.catalog import Catalog, read_catalog
 from pamp_pipelines.errors import Problem
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
-from pamp_pipelines.orchestration.declarations import observe
+from pamp_pipelines.orchestration.declarations import Report, observe
 from pamp_pipelines.orchestration.resources import ProjectResource
 
 _DECLARED = ("corpora", "models", "training_configs", "evaluations", "profiles")
@@ -33,9 +33,9 @@ def watch_declarations(loaded: Catalog) -> dg.SensorDefinition:
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         on_disk, problems = read_catalog(loaded.project)
-        events: list[dg.AssetObservation] = []
-        observe(context.instance, known_to(loaded, on_disk), events.append)
-        return dg.SensorResult(asset_events=events, skip_reason=_message(loaded, on_disk, problems, len(events)))
+        events: list[Report] = []
+        observed = observe(context.instance, known_to(loaded, on_disk), events.append)
+        return dg.SensorResult(asset_events=events, skip_reason=_message(loaded, on_disk, problems, observed))
 
     return watch
 

@@ -10,7 +10,10 @@ MAX_TABLE_ROWS = 50
 
 
 def to_metadata(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Scalars as numbers (the UI plots them), lists of flat objects as tables, the rest as JSON; None is left out."""
+    """Scalars as numbers, which the UI plots, lists of flat objects as tables, of scalars as text, the rest as JSON.
+
+    None is left out.
+    """
     return {name: _value(value) for name, value in values.items() if value is not None}
 
 
@@ -30,6 +33,8 @@ def _value(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple) and value and all(_flat(row) for row in value):
         return table(value)
+    if isinstance(value, list | tuple) and value and all(isinstance(item, int | float | str) for item in value):
+        return ", ".join(map(str, value))
     return dg.MetadataValue.json(value)
 
 

@@ -127,7 +127,7 @@ def test_what_an_edit_makes_stale(
 
 def test_the_sensor_reports_each_declaration_once(own_project: Project, instance: dg.DagsterInstance) -> None:
     first = tick(own_project, instance)
-    assert sorted(f"{e.asset_key.to_user_string()} {e.partition}" for e in first.asset_events) == [
+    assert sorted(f"{e.asset_key.to_user_string()} {e.partition}" for e in first.asset_events[::2]) == [
         "corpus_declaration plays",
         "corpus_declaration sonnets",
         "model_declaration imported",
@@ -135,6 +135,8 @@ def test_the_sensor_reports_each_declaration_once(own_project: Project, instance
         "training_declaration both",
         "training_declaration sonnets-only",
     ]
+    # the version that staleness goes by comes first
+    assert [type(e) for e in first.asset_events] == [dg.AssetObservation, dg.AssetMaterialization] * 6
     assert tick(own_project, instance).asset_events == []
 
 
