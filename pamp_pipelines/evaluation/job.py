@@ -8,6 +8,7 @@ from pathlib import Path
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
+from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.store import CheckpointKey, Lake
@@ -56,6 +57,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
             lake.scores_dir(key, name),
             _rows(catalog, lake, name, declared, training),
             root,
+            hub_sources(declared),
         )
         for name in evaluations
     ]
@@ -105,7 +107,9 @@ def _rows(catalog: Catalog, lake: Lake, name: str, declared: Evaluation, trainin
         if task not in declared.tasks:
             raise InputError(f"{catalog.file_of('evaluation', name)}: data.{task}: no task of this evaluation.")
         if source != HELD_OUT:
-            rows[task] = [catalog.project.resolve(source)]
+            if not source.startswith(HUB):
+                packages = catalog.project.data / "packages"
+                rows[task] = [row_file(source, catalog.project.resolve, packages)]
             continue
         rows[task] = [prefix.with_name(HELD_OUT_FILE) for prefix in _here(lake, (s.prefix for s in training.heldout))]
         if not rows[task]:

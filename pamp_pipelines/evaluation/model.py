@@ -11,8 +11,9 @@ Imported by the worker alone: it loads torch and transformers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.answers import Answers
+from pamp_pipelines.evaluation.helpers import Helpers
+
+CPU_BATCH, MAX_BATCH = 4, 256
+"""``batch_size: auto`` on a CPU, where larger batches only pad more; and where the search on a GPU ends."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the kind of request, those done and all of them."""
@@ -102,34 +108,90 @@ class ScoredModel(HFLM):
         self.logits_cache: bool = True
         self.policy = policy
         self._progress = progress
+        self._answers_file: Path | None = None
+        self._content = ""
+        self._helpers: Helpers | None = None
         self._kind = ""
         self._done = self._all = 0
 
-    def configure(self, batch_size: int, max_length: int | None) -> None:
+    def configure(self, batch_size: int | str, max_length: int | None) -> None:
+        """Fit to an evaluation; ``auto`` asks lm-eval to search for the largest batch that a GPU's memory takes."""
+        self._configuration = batch_size, max_length
+        if batch_size == "auto" and self.device.type == "cpu":
+            batch_size = CPU_BATCH
         self.batch_size_per_gpu = batch_size
+        self.batch_schedule = 1
+        self.batch_sizes: dict[Any, int] = {}
+        self.max_batch_size = MAX_BATCH
         self._max_length = max_length
 
+    @property
+    def batch_used(self) -> int | None:
+        """Requests in a forward pass: as declared, or the largest that the search found."""
+        if isinstance(self.batch_size_per_gpu, int):
+            return self.batch_size_per_gpu
+        return max(self.batch_sizes.values(), default=None)
+
+    def keep_answers(self, path: Path | None, content: str) -> None:
+        """Look answers up in a file, and put them there; ``content`` is the hash of the model."""
+        self._answers_file, self._content = path, content
+
+    def share_with(self, helpers: Helpers | None) -> None:
+        """Deal requests to further processes, too."""
+        self._helpers = helpers
+
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        texts = [request.args[0] for request in requests]
-        # One window a max_length of tokens: what `utils.get_rolling_token_windows` makes of them.
-        windows = sum(max(1, -(-len(self._document_tokens(text)) // self.max_length)) for text in texts)
+        return self._answered("loglikelihood_rolling", requests, self._rolling)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        return self._answered("loglikelihood", requests, super().loglikelihood)
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        return self._answered("generate_until", requests, super().generate_until)
+
+    def _rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         before = self.add_bos_token, self.logits_cache
         # The cache merges windows of equal tokens that are split elsewhere into context and continuation, and then
         # scores the wrong positions (lm-eval 0.4.13, Collator.get_cache): in repetitive text the total comes out wrong.
         self.add_bos_token, self.logits_cache = False, False
         try:
-            with self._counted("loglikelihood_rolling", windows):
-                return super().loglikelihood_rolling(requests, disable_tqdm=True)
+            return super().loglikelihood_rolling(requests, disable_tqdm=True)
         finally:
             self.add_bos_token, self.logits_cache = before
 
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        with self._counted("loglikelihood", len(requests)):
-            return super().loglikelihood(requests, disable_tqdm=True)
+    def _answered(self, kind: str, requests: list[Any], ask: Callable[..., list[Any]]) -> list[Any]:
+        """Answers from the file where they are known, else from this process's model and the helpers'."""
+        setting = (self._content, self.dtype_name, self.max_length, self.policy.prefix_id)
+        self.cache_hook = Answers(self._answers_file, setting)
+        answers = [self.cache_hook.known(kind, request.args) for request in requests]
+        unknown = [i for i, answer in enumerate(answers) if answer is None]
+        if not unknown:
+            return answers
 
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        with self._counted("generate_until", len(requests)):
-            return super().generate_until(requests, disable_tqdm=True)
+        def own(arguments: Sequence[Sequence[Any]]) -> list[Any]:
+            of_this = [SimpleNamespace(args=tuple(args)) for args in arguments]
+            with self._counted(kind, self._units(kind, of_this)):
+                return ask(of_this, disable_tqdm=True) if of_this else []
+
+        asked = [requests[i].args for i in unknown]
+        found = own(asked) if self._helpers is None else self._helpers.answer(kind, asked, self._configuration, own)
+        for i, answer in zip(unknown, found, strict=True):
+            answers[i] = answer
+        return answers
+
+    def _units(self, kind: str, requests: Sequence[Any]) -> int:
+        """What progress counts: requests, of whole documents their windows (`utils.get_rolling_token_windows`)."""
+        if kind != "loglikelihood_rolling":
+            return len(requests)
+        return sum(max(1, -(-self.document_length(request.args[0]) // self.max_length)) for request in requests)
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def device_name(self) -> str:
+        return self.device.type
 
     def document_length(self, text: str) -> int:
         """Tokens of a document as scored: nothing added."""

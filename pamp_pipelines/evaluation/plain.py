@@ -9,6 +9,7 @@ from typing import Any
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
 from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, task_path, work_folder
 from pamp_pipelines.evaluation.task_files import read_task
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
@@ -69,7 +70,11 @@ def plain_job(
         tasks = (str(Path(suite).resolve()) if Path(suite).is_file() else suite,)
         fields = (base.model_dump() if base else {"tasks": tasks}) | dict(settings or {})
         evaluation = Evaluation.model_validate(fields)
-        rows = {task: (root or Path()) / file for task, file in evaluation.data.items() if file != "held_out"}
+        rows = {
+            task: row_file(source, lambda text: (root or Path()) / text, root and root / "data/packages")
+            for task, source in evaluation.data.items()
+            if source != "held_out" and not source.startswith(HUB)
+        }
         for task in evaluation.tasks:
             for key in sorted(_names(task, root) & set(data or {})):
                 rows[task] = (data or {})[key]
@@ -80,7 +85,7 @@ def plain_job(
                 f"{', '.join(missing)}, e.g. --data {missing[0]}=heldout.jsonl."
             )
         files = {task: [file.resolve()] for task, file in rows.items()}
-        specs.append(evaluation_spec(name, evaluation, subject, output / name, files, root))
+        specs.append(evaluation_spec(name, evaluation, subject, output / name, files, root, hub_sources(evaluation)))
     if unused:
         raise InputError(f"data for {', '.join(sorted(unused))}: no task of {', '.join(suites)} has that name.")
     return EvaluateJob(

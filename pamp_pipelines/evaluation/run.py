@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 from pamp_pipelines.errors import PampError
+from pamp_pipelines.evaluation.answers import delete_answers
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
@@ -60,6 +61,7 @@ def _run(job: EvaluateJob, on_event: OnEvent) -> None:
             if (job.work / spec.name / _DONE).is_file():
                 _publish(job, spec)
     shutil.rmtree(job.work, ignore_errors=True)
+    delete_answers(job.answers)
 
 
 def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:

@@ -15,12 +15,16 @@ from pydantic import BaseModel, ConfigDict
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.sources import HubSource, folder_sha256
+from pamp_pipelines.evaluation.stock import Stock, data_sets, find_stock
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 
 KIND = "eval_scores"
 STAGE_VERSION = 2
+_NO_IDENTITY = {"worse_factor"}
+"""Settings that change a verdict, not a score."""
 
 
 class _Frozen(BaseModel):
@@ -32,15 +36,22 @@ class TaskSpec(_Frozen):
 
     Attributes:
         name: task, group or tag name as it appears in the scores.
-        yaml: task file; None for a task that lm-eval ships, which is looked up by name.
+        yaml: task file; None for a group or tag of lm-eval.
         yaml_sha256: hash over the task file, its includes and the code that it calls.
+        folders: for a group or tag, what lm-eval has to index.
         data: JSON-lines files with the rows, read in this order; empty when the task names its own data set.
-        data_sha256: hash of that file, or over the hashes of several.
+        datasets: folder of data sets by their hub names, looked in before the hub's cache.
+        hub: data set of the hub over the task's own: path, name, revision.
+        data_sha256: hash of the file, over the hashes of several, or over the data sets in ``datasets``; None where
+            the hub's cache is read, whose rows are hashed when they are.
     """
 
     name: str
     yaml: Path | None = None
     yaml_sha256: str | None = None
+    folders: tuple[Path, ...] = ()
+    datasets: Path | None = None
+    hub: dict[str, str | None] | None = None
     data: tuple[Path, ...] = ()
     data_sha256: str | None = None
 
@@ -52,13 +63,17 @@ class EvaluationSpec(_Frozen):
     tasks: tuple[TaskSpec, ...]
     num_fewshot: int | None
     limit: int | None
-    batch_size: int
+    batch_size: int | Literal["auto"]
+    processes: int = 1
+    backend: Literal["hf", "vllm", "local-completions"] = "hf"
+    backend_arguments: dict[str, Any] = {}
     max_length: int | None
     generation: dict[str, Any]
     apply_chat_template: bool
     dtype: Literal["auto", "float32", "float16", "bfloat16"]
     bootstrap_iterations: int
     seed: int
+    worse_factor: float = 1.1
     id: str
     output: Path
 
@@ -124,41 +139,75 @@ class EvaluateJob(_Frozen):
     profile: ComputeProfile = ComputeProfile()
     trusted: tuple[Path, ...] = ()
 
+    @property
+    def answers(self) -> Path:
+        """File of answers of an evaluation that was stopped; beside ``work``, which is emptied at each start."""
+        return self.work.with_name(self.work.name.replace(".work-", ".answers-"))
 
-def task_spec(task: str, data: Sequence[Path], root: Path | None) -> TaskSpec:
+
+def task_spec(
+    task: str, data: Sequence[Path], root: Path | None, datasets: Path | None = None, hub: HubSource | None = None
+) -> TaskSpec:
     """Find a task by name or path and hash what decides its result.
 
     Args:
         task: name of a task of this package, path of a task YAML, or name of a task, group or tag of lm-eval.
         data: files of its local rows; empty for a task that has its own data set.
         root: the project's root: where relative paths start, and the folder whose tasks may call code.
+        datasets: folder of data sets by their hub names.
+        hub: a data set of the hub in place of the task's own.
 
     Raises:
-        InputError: a file is absent or wrong, or a task of lm-eval is given local rows.
+        InputError: there is no such task, a file is absent or wrong, or a group is given rows.
     """
     for file in data:
         if not file.is_file():
             hint = " Run `make setup`." if "benchmarks" in file.parts else ""
             raise InputError(f"{file}: no such file; task {task!r} takes its rows from it.{hint}")
     path = task_path(task, root)
-    if path is None and data:
-        raise InputError(
-            f"task {task!r} is none of this package's ({', '.join(shipped_tasks())}) nor a YAML file, so it reads its "
-            "own data set; `data` cannot replace that. Write a task YAML that includes it and give that the data."
-        )
     if path is None:
-        return TaskSpec(name=task)
+        stock = find_stock(task)
+        if stock is None:
+            raise InputError(f"{task!r}: no task of this package ({', '.join(shipped_tasks())}), and lm-eval has none.")
+        if stock.kind == "collection":
+            return _collection(stock, bool(data or hub), datasets)
+        path = stock.file
     read = read_task(path, trusted=[root] if root else [])
-    if not data and not (read.config.get("dataset_path") or read.config.get("custom_dataset")):
+    own = read.config.get("dataset_path")
+    if not data and not hub and not (own or read.config.get("custom_dataset")):
         raise InputError(f"{path}: task {read.name!r} has no `dataset_path`, so it needs local rows: give it `data`.")
     hashes = [sha256_file(file) for file in data]
+    if not data and not hub and datasets:
+        hashes = _hashes(datasets, [own] if isinstance(own, str) else [])
     return TaskSpec(
         name=read.name,
         yaml=path.resolve(),
         yaml_sha256=read.sha256,
         data=tuple(data),
+        datasets=datasets,
+        hub=hub and {"path": hub.path, "name": hub.name, "revision": hub.revision},
         data_sha256=hashes[0] if len(hashes) == 1 else sha256_json(hashes) if hashes else None,
     )
+
+
+def _collection(stock: Stock, given: bool, datasets: Path | None) -> TaskSpec:
+    if given:
+        raise InputError(f"{stock.name!r} stands for several tasks: name each with its `data`, or declare `datasets`.")
+    inside = (file for folder in stock.folders for file in sorted(folder.rglob("*")))
+    files = [file for file in inside if file.suffix in {".yaml", ".yml", ".py"}]
+    hashes = _hashes(datasets, data_sets(stock)) if datasets else []
+    return TaskSpec(
+        name=stock.name,
+        yaml_sha256=sha256_json([(file.name, sha256_file(file)) for file in files]),
+        folders=stock.folders,
+        datasets=datasets,
+        data_sha256=sha256_json(hashes) if hashes else None,
+    )
+
+
+def _hashes(datasets: Path, names: Sequence[str]) -> list[str]:
+    """Hashes of those data sets that the folder holds."""
+    return [folder_sha256(folder) for name in names if (folder := datasets / name).is_dir()]
 
 
 def task_path(task: str, root: Path | None) -> Path | None:
@@ -175,6 +224,7 @@ def evaluation_spec(
     output: Path,
     data: Mapping[str, Sequence[Path]],
     root: Path | None,
+    hub: Mapping[str, HubSource] | None = None,
 ) -> EvaluationSpec:
     """Resolve a declared evaluation of a model.
 
@@ -185,13 +235,24 @@ def evaluation_spec(
         output: where the scores go.
         data: files of local rows by task as declared, absolute.
         root: see ``task_spec``.
+        hub: data sets of the hub by task as declared.
+
+    Raises:
+        InputError: see ``task_spec``; or the declared folder of data sets does not exist.
     """
-    tasks = tuple(task_spec(task, data.get(task, ()), root) for task in declared.tasks)
-    settings = declared.model_dump(exclude={"description", "owners", "tasks", "data"})
+    datasets = (root or Path()) / declared.datasets if declared.datasets else None
+    if datasets is not None and not datasets.is_dir():
+        raise InputError(
+            f"{datasets}: no such folder of data sets, but evaluation {name!r} declares it; "
+            "`python -m pamp_pipelines.demo.prepare --benchmarks` makes the one of this project."
+        )
+    datasets = datasets and datasets.resolve()
+    tasks = tuple(task_spec(task, data.get(task, ()), root, datasets, (hub or {}).get(task)) for task in declared.tasks)
+    settings = declared.model_dump(exclude={"description", "owners", "tasks", "data", "datasets"})
     parameters = {
-        **settings,
+        **{key: value for key, value in settings.items() if key not in _NO_IDENTITY},
         "name": name,
-        "tasks": [task.model_dump(exclude={"yaml", "data"}) for task in tasks],
+        "tasks": [task.model_dump(exclude={"yaml", "data", "folders", "datasets"}) for task in tasks],
         "prefix": subject.prefix,
         "content": subject.content,
         "lm_eval": importlib.metadata.version("lm-eval"),

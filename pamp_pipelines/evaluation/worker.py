@@ -53,21 +53,31 @@ def _score_all(job: EvaluateJob, log: EventLog) -> None:
     start = time.monotonic()
     throttled = _Throttled(log)
     log.write("started", directory=str(job.subject.directory), evaluations=[spec.name for spec in job.evaluations])
+    from pamp_pipelines.evaluation.backends import load_for
     from pamp_pipelines.evaluation.harness import evaluate_loaded
-    from pamp_pipelines.evaluation.model import ScoredModel, load_model
 
-    model: ScoredModel | None = None
-    loaded_as = ""
-    for spec in sorted(job.evaluations, key=lambda spec: (spec.dtype, spec.name)):
+    loaded: Any = None
+    how: tuple[Any, ...] = ()
+    for spec in sorted(job.evaluations, key=lambda spec: (*map(str, loading(spec)), spec.name)):
         throttled.evaluation = spec.name
-        if model is None or loaded_as != spec.dtype:
-            model = None  # free it first: two copies may not fit
-            model = load_model(job.subject.directory, job.subject.prefix, spec.dtype, job.device, throttled)
-            loaded_as = spec.dtype
+        if loaded is None or how != loading(spec):
+            if loaded is not None:
+                loaded.close()
+            loaded = None  # free it first: two copies may not fit
+            loaded, how = load_for(job, spec, throttled), loading(spec)
             seconds = time.monotonic() - start
-            log.write("progress", loaded=True, seconds=round(seconds, 2), policy=model.policy.model_dump())
-        _score(job, spec, model, log, evaluate_loaded)
+            log.write("progress", loaded=True, seconds=round(seconds, 2), policy=loaded.model.policy.model_dump())
+        _score(job, spec, loaded.model, log, evaluate_loaded)
+    if loaded is not None:
+        loaded.close()
     log.write("finished", seconds=round(time.monotonic() - start, 2))
+
+
+def loading(spec: EvaluationSpec) -> tuple[Any, ...]:
+    """What decides how a model is loaded; evaluations that agree on it share one."""
+    how = (spec.backend, spec.backend_arguments, spec.dtype, spec.processes)
+    # Transformers' model is fitted to an evaluation without loading it again; the others are not.
+    return how if spec.backend == "hf" else (*how, spec.batch_size, spec.max_length, spec.seed)
 
 
 def _score(

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from lm_eval.api.model import LM
 
 from pamp_pipelines.declarations.evaluation import Evaluation
@@ -37,11 +36,11 @@ class Scripted(LM):
         self.answer, self.likelihood = answer, likelihood
         self.prompts: list[str] = []
         self.policy = TokenPolicy(prefix="<s>", prefix_id=0, prefix_source="bos", tokenizer_adds=(), bos_id=0, eos_id=1)
-        self.model = SimpleNamespace(dtype=torch.float32)
-        self._device = torch.device("cpu")
+        self.dtype_name, self.device_name = "float32", "cpu"
         self.tokenizer, self.max_length = SimpleNamespace(), 128
 
     def configure(self, batch_size, max_length):
+        self.batch_used = batch_size
         self.max_length = max_length or self.max_length
 
     def document_length(self, text):
@@ -230,8 +229,8 @@ def test_stock_tasks_are_found_by_name_and_absent_data_is_explained(tmp_path, mo
         spec = evaluation_spec("mine", Evaluation(tasks=(task,)), subject, tmp_path / "out", {}, None)
         return EvaluateJob(subject=subject, evaluations=(spec,), work=tmp_path / "work")
 
-    with pytest.raises(InputError, match="no task, group or tag 'no_such_task'"):
-        run(asked("no_such_task"), Scripted())
+    with pytest.raises(InputError, match="'no_such_task': no task"):
+        asked("no_such_task")
     with pytest.raises(InputError, match=r"data set is not on this machine.*hendrycks_math"):
         run(asked("minerva_math_algebra"), Scripted())
     rows = tmp_path / "EleutherAI/hendrycks_math"  # lm-eval's own tasks read a local folder of this name

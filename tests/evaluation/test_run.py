@@ -100,7 +100,8 @@ def test_plain_suites_need_no_project(tiny_project, heldout, tmp_path):
     spec = job.evaluations[0]
     assert (spec.name, spec.tasks[0].name, spec.limit) == ("my", "mine", 1)
     stock = plain_job(directory, ["hellaswag"], tmp_path / "out").evaluations[0].tasks[0]
-    assert (stock.name, stock.yaml, stock.data) == ("hellaswag", None, ())
+    assert (stock.name, stock.yaml.name, stock.data) == ("hellaswag", "hellaswag.yaml", ())
+    assert plain_job(directory, ["hellaswag"], tmp_path / "out", data={"hellaswag": heldout})
 
 
 def test_bad_requests_are_refused_before_a_worker_starts(job, tiny_project, tmp_path, heldout):
@@ -112,8 +113,10 @@ def test_bad_requests_are_refused_before_a_worker_starts(job, tiny_project, tmp_
         job("perplexity", data={"heldout_perplexity": heldout, "typo": heldout})
     with pytest.raises(InputError, match="needs local rows"):
         job("heldout_perplexity", data={})
-    with pytest.raises(InputError, match="`data` cannot replace that"):
-        job("hellaswag", data={"hellaswag": heldout})
+    with pytest.raises(InputError, match="'minerva_math' stands for several tasks"):
+        job("minerva_math", data={"minerva_math": heldout})
+    with pytest.raises(InputError, match="'no_such_task': no task of this package"):
+        job("no_such_task", data={})
     with pytest.raises(InputError, match=r"no config\.json"):
         plain_job(tmp_path, ["hellaswag"], tmp_path / "out")
     pickled = tmp_path / "pickled"

@@ -1,0 +1,86 @@
+"""Where the rows of a task come from: files, an installed package, a folder of data sets, the hub or its cache."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.hashing import sha256_file, sha256_json
+
+PACKAGE, HUB = "package:", "hub:"
+ROWS = (".jsonl", ".jsonl.gz")
+"""Rows are JSON lines, plain or gzipped."""
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """``hub:owner/name``, with ``:config`` and ``@revision`` where given."""
+
+    path: str
+    name: str | None
+    revision: str | None
+
+
+def hub_source(source: str) -> HubSource:
+    """Parse ``hub:owner/name[:config][@revision]``.
+
+    Raises:
+        InputError: another form.
+    """
+    match = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?::([\w.-]+))?(?:@([\w.-]+))?", source)
+    if not match:
+        raise InputError(f"{source!r}: expected hub:owner/name, hub:owner/name:config or either with @revision.")
+    return HubSource(match[1], match[2], match[3])
+
+
+def hub_sources(declared: Evaluation) -> dict[str, HubSource]:
+    """Tasks of an evaluation whose rows are declared to be the hub's."""
+    return {task: hub_source(source) for task, source in declared.data.items() if source.startswith(HUB)}
+
+
+def row_file(source: str, resolve: Callable[[str], Path], packages: Path | None = None) -> Path:
+    """The file that a declared source names.
+
+    Args:
+        source: a path, or ``package:NAME/path/in/it`` for a file inside an installed package, which is not imported.
+        resolve: makes a path of the project absolute.
+        packages: folder of packages that are installed for their data only.
+
+    Raises:
+        InputError: the package is not installed or has no such file.
+    """
+    if not source.startswith(PACKAGE):
+        return resolve(source)
+    name, _, inside = source.removeprefix(PACKAGE).partition("/")
+    found = [packages / inside] if packages else []
+    try:
+        found.append(Path(str(importlib.metadata.distribution(name).locate_file(inside))))
+    except importlib.metadata.PackageNotFoundError:
+        if not any(file.is_file() for file in found):
+            raise InputError(f"{source}: package {name!r} is not installed; install it, or name a file.") from None
+    for file in found:
+        if file.is_file():
+            return file
+    raise InputError(f"{source}: the installed package {name!r} has no file {inside!r}.")
+
+
+def data_set_folder(root: Path, path: str, name: str | None) -> Path | None:
+    """``root/owner/name/config`` (``default`` for None) if it holds rows, else None."""
+    folder = root / path / (name or "default")
+    return folder if any(file.name.endswith(ROWS) for file in folder.glob("*.jsonl*")) else None
+
+
+def split_files(folder: Path) -> dict[str, Path]:
+    """Files of a data set by split: ``test.jsonl`` is split ``test``."""
+    return {file.name.partition(".")[0]: file for file in sorted(folder.iterdir()) if file.name.endswith(ROWS)}
+
+
+def folder_sha256(folder: Path) -> str:
+    """Hash over names and bytes of all rows below a folder."""
+    files = sorted(file for file in folder.rglob("*") if file.name.endswith(ROWS))
+    return sha256_json([(str(file.relative_to(folder)), sha256_file(file)) for file in files])
