@@ -7,6 +7,7 @@ from typing import Any
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.requirements import require_megatron
 from pamp_pipelines.verification.construction import Built, Construction, construction_verdict
 from pamp_pipelines.verification.job import DryRunFacts, DryRunJob
 from pamp_pipelines.verification.parity import ON_CPU
@@ -28,8 +29,10 @@ def dry_run(job: TrainJob, on_event: OnEvent = ignore) -> tuple[dict[str, Any], 
         number of parameters), and the check `construction_matches_hf`.
 
     Raises:
+        InputError: there is no Megatron on this machine.
         WorkerFailed: one of the two cannot build the model.
     """
+    require_megatron("Building Megatron's model")
     with scratch() as work:
         facts = run(WORKER, DryRunJob(work=work, train=job), work, DryRunFacts, FACTS, on_event, ON_CPU)
     built = Built.model_validate(facts.megatron)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.training.requirements import require_megatron
 from pamp_pipelines.verification.job import ParityCase, ParityJob, ParityResults
 from pamp_pipelines.verification.process import run, scratch
 
@@ -25,8 +26,10 @@ def forward_parity(cases: Sequence[ParityCase], on_event: OnEvent = ignore) -> d
         on_event: gets the worker's events.
 
     Raises:
+        InputError: there is no Megatron on this machine.
         WorkerFailed: a source cannot be read, a config cannot be built, or the process ended badly.
     """
+    require_megatron("The comparison with Megatron's model")
     with scratch() as work:
         results = run(WORKER, ParityJob(work=work, cases=tuple(cases)), work, ParityResults, RESULTS, on_event, ON_CPU)
     return {result.name: list(result.checks) for result in results.results}
