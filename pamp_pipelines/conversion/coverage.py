@@ -31,18 +31,20 @@ def tiling_problem(shape: Shape, boxes: Sequence[Box]) -> str | None:
 
 
 def _overlap(boxes: Sequence[Box]) -> tuple[Shape, Shape] | None:
-    """Offsets of two boxes that share an element. Compares only boxes that share their first slice along axis 0."""
+    """Offsets of two boxes that share an element. Compares only boxes that share their layer and expert."""
     if not boxes or not boxes[0][0]:
         return ((), ()) if len(boxes) > 1 else None
-    groups: dict[int, list[Box]] = defaultdict(list)
-    singles = all(size[0] == 1 for _, size in boxes)  # stacked tensors: one layer per box
+    groups: dict[Shape, list[Box]] = defaultdict(list)
+    leading = 0  # axes along which every box has one slice: stacked tensors have one layer and expert per box
+    while leading < len(boxes[0][1]) - 1 and all(size[leading] == 1 for _, size in boxes):
+        leading += 1
     for box in boxes:
-        groups[box[0][0] if singles else 0].append(box)
+        groups[box[0][:leading]].append(box)
     for group in groups.values():
         group.sort()
         for i, (offset, size) in enumerate(group):
             for other, extent in group[i + 1 :]:
-                if other[0] >= offset[0] + size[0]:
+                if other[leading] >= offset[leading] + size[leading]:
                     break  # sorted by offset: later boxes begin further on
                 if all(o < p + e and p < o + s for o, s, p, e in zip(offset, size, other, extent, strict=True)):
                     return offset, other

@@ -6,10 +6,13 @@ tensors and says for each chunk where in them it belongs. Pure data; no weight i
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pamp_pipelines.conversion.architectures import Entry
 from pamp_pipelines.conversion.coverage import Shape, tiling_problem
@@ -21,7 +24,7 @@ from pamp_pipelines.errors import InputError
 
 _MODEL = ("decoder.", "embedding.", "output_layer.", "mtp.", "encoder.")
 """First parts of the names of model weights; everything else (optimizer.*, rng_state, …) is not exported."""
-_LAYERS = "decoder.layers."
+_PREDICTION = "mtp."
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,11 @@ class ExportPlan:
     skipped: int
     """Tensors of the checkpoint that are no model weights."""
 
-    @property
+    @cached_property
     def items(self) -> list[GatherItem]:
         return [item for file in self.files for item, _ in file.items]
 
-    @property
+    @cached_property
     def weight_bytes(self) -> int:
         """Size of the exported weights."""
         return sum(item.bytes for item in self.items)
@@ -104,16 +107,21 @@ def plan_export(layout: Layout, checkpoint: StoredCheckpoint, dtype: DType | Non
     used: set[str] = set()
     items: list[tuple[tuple[int, int], GatherItem]] = []
     padding = 0
+    if not any(key.startswith(_PREDICTION) for key in checkpoint.tensors):
+        layout = layout.without_prediction()
     for number, entry in enumerate(layout.entries):
-        for tensor, blocks in _holders(layout, entry, checkpoint, problems):
+        for tensor, stacked, blocks in _holders(layout, entry, checkpoint, problems):
             used.add(tensor.key)
-            shape = layout.shape(entry) if tensor.key in _keys(entry) else blocks[0].shape
+            shape = layout.shape(entry, stacked=stacked)
             if problem := _fit_problem(entry, shape, tensor):
                 problems.append(f"{checkpoint.dir}: {tensor.key}: {problem}")
                 continue
             padding = max(padding, tensor.shape[0] - shape[0])
+            chunks = _by_block(tensor, len(layout.index(blocks[0], stacked=stacked)))
             for block in blocks:
-                items += [((_place(block, layout), number), item) for item in _gather(block, tensor, dtype)]
+                index = layout.index(block, stacked=stacked)
+                place = _place(block, layout), number
+                items += [(place, item) for item in _gather(block, index, chunks[index], tensor, dtype)]
     unknown = [k for k in checkpoint.tensors if k.startswith(_MODEL) and k not in used]
     problems += [
         f"{checkpoint.dir}: holds {key}, which architecture {layout.architecture.name} does not have; "
@@ -128,10 +136,11 @@ def plan_export(layout: Layout, checkpoint: StoredCheckpoint, dtype: DType | Non
 
 
 def _place(block: Block, layout: Layout) -> int:
-    """Order in the files: embedding, layers, the rest."""
+    """Order in the files: embedding, layers, layers of multi-token prediction, the rest."""
     if block.layer is not None:
-        return block.layer
-    return -1 if block.entry.key.startswith("embedding.") else layout.dimensions["L"]
+        return block.layer + (layout.dimensions["L"] if block.entry.predicts else 0)
+    last = layout.dimensions["L"] + len(layout.predict_layers)
+    return -1 if block.entry.key.startswith("embedding.") else last
 
 
 def _keys(entry: Entry) -> tuple[str, ...]:
@@ -140,26 +149,27 @@ def _keys(entry: Entry) -> tuple[str, ...]:
 
 def _holders(
     layout: Layout, entry: Entry, checkpoint: StoredCheckpoint, problems: list[str]
-) -> Iterator[tuple[StoredTensor, list[Block]]]:
-    """The checkpoint tensors of an entry, each with the blocks that it holds.
+) -> Iterator[tuple[StoredTensor, bool, list[Block]]]:
+    """The checkpoint tensors of an entry, whether each is stacked over layers, and the blocks that it holds.
 
     A layer's tensor is stacked over the layers, or, in checkpoints of models whose layers differ, has a key of its own.
     """
     blocks = list(layout.blocks_of(entry))
-    for key in _keys(entry):
-        if key in checkpoint.tensors:
-            yield checkpoint.tensors[key], blocks
-            return
+    if layout.stacked(entry) or not entry.per_layer:
+        for key in _keys(entry):
+            if blocks and key in checkpoint.tensors:
+                yield checkpoint.tensors[key], True, blocks
+                return
     missing = []
-    for block in blocks:
-        own = [key.replace(_LAYERS, f"{_LAYERS}{block.layer}.", 1) for key in _keys(entry) if entry.stacked]
+    for layer, group in itertools.groupby(blocks, key=lambda block: block.layer):
+        own = [layout.key(entry, layer, stacked=False, key=key) for key in _keys(entry)]
         found = next((key for key in own if key in checkpoint.tensors), None)
         if found is None:
-            missing.append(block.layer)
+            missing.append(layer)
         else:
-            yield checkpoint.tensors[found], [block]
+            yield checkpoint.tensors[found], False, list(group)
     if missing:
-        of_layers = f" for layers {missing}" if len(missing) < len(blocks) else ""
+        of_layers = f" for layers {missing}" if missing != [None] and len(missing) < len(blocks) else ""
         problems.append(f"{checkpoint.dir}: {entry.key} is missing{of_layers}")
 
 
@@ -177,22 +187,32 @@ def _fit_problem(entry: Entry, shape: Shape, tensor: StoredTensor) -> str | None
     return tiling_problem(tensor.shape, [(chunk.offset, chunk.size) for chunk in tensor.chunks])
 
 
-def _gather(block: Block, tensor: StoredTensor, dtype: DType | None) -> Iterator[GatherItem]:
+def _gather(
+    block: Block, index: Shape, chunks: Sequence[StoredChunk], tensor: StoredTensor, dtype: DType | None
+) -> Iterator[GatherItem]:
+    """The HF tensors of a block. A chunk over several layers or experts keeps its extent along them."""
     assert tensor.dtype is not None
-    chunks = tuple(_relative(block, tensor))
+    start = (*index, *[0] * len(block.shape))
+    relative = tuple(
+        StoredChunk(tuple(o - s for o, s in zip(c.offset, start, strict=True)), c.size, c.file, c.start, c.length)
+        for c in chunks
+    )
+    target = dtype or tensor.dtype
     for number, (name, shape) in enumerate(zip(block.sources, block.source_shapes, strict=True)):
-        moved = tuple(rows_of_source(list(block.runs), number))
-        yield GatherItem(name, shape, tensor.dtype, dtype or tensor.dtype, moved, chunks)
+        moved = tuple(rows_of_source(block.runs, number))
+        yield GatherItem(name, shape, tensor.dtype, target, moved, relative)
+    for name in block.copies:
+        yield GatherItem(name, block.shape, tensor.dtype, target, block.runs, relative)
 
 
-def _relative(block: Block, tensor: StoredTensor) -> Iterator[StoredChunk]:
-    """The chunks that hold a part of the block. A chunk over several layers keeps its extent along the layers."""
+def _by_block(tensor: StoredTensor, leading: int) -> dict[Shape, list[StoredChunk]]:
+    """The chunks that hold a part of each block, by the block's index along the first `leading` axes."""
+    found: dict[Shape, list[StoredChunk]] = defaultdict(list)
     for chunk in tensor.chunks:
-        if len(tensor.shape) == len(block.shape):
-            yield chunk
-        elif block.layer is not None and chunk.offset[0] <= block.layer < chunk.offset[0] + chunk.size[0]:
-            offset = (chunk.offset[0] - block.layer, *chunk.offset[1:])
-            yield StoredChunk(offset, chunk.size, chunk.file, chunk.start, chunk.length)
+        spans = [range(o, o + s) for o, s in zip(chunk.offset[:leading], chunk.size[:leading], strict=True)]
+        for index in itertools.product(*spans):
+            found[index].append(chunk)
+    return found
 
 
 def _files(items: Sequence[GatherItem], limit: int) -> Iterator[OutputFile]:

@@ -51,13 +51,13 @@ class ChunkReader:
         out = np.empty((rows, *item.shape[1:]), item.stored.carrier)
         filled = 0
         for chunk in item.chunks:
-            extra = len(chunk.size) - len(item.shape)  # 1 for the axis of the layers
+            extra = len(chunk.size) - len(item.shape)  # the axes of layers and experts
             offset, size = chunk.offset[extra:], chunk.size[extra:]
             low, high = max(start, offset[0]), min(start + rows, offset[0] + size[0])
             if low >= high:
                 continue
             stored = self._array(chunk, item.stored)
-            block = stored[-chunk.offset[0]] if extra else stored
+            block = stored[tuple(-o for o in chunk.offset[:extra])]
             columns = tuple(slice(o, o + s) for o, s in zip(offset[1:], size[1:], strict=True))
             part = block[low - offset[0] : high - offset[0]]
             out[(slice(low - start, high - start), *columns)] = part
@@ -92,7 +92,7 @@ class ChunkReader:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Writers differ in whether a payload keeps the axis of the layers, which has length 1 in a chunk."""
+    """Writers differ in whether a payload keeps the axes of layers and experts, of length 1 in a chunk."""
     return tuple(n for n in shape if n != 1)
 
 

@@ -6,6 +6,7 @@ nothing that loads.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -59,6 +60,10 @@ def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
     started = time.monotonic()
     found = _write_checkpoint(job, layout, plan, target / CHECKPOINT, progress)
     seconds = time.monotonic() - started
+    if layout.dimensions.get("P") and not layout.prediction:
+        warnings.append(
+            f"{job.source}: config.json declares multi-token prediction, the weights have none; the import neither"
+        )
     if found:
         warnings.append(f"{job.source}: infinities or NaNs in {_listed(found)}")
     stats = {
@@ -73,6 +78,8 @@ def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
         "seconds": round(seconds, 3),
         "gigabytes_per_second": round(plan.bytes / 1e9 / max(seconds, 1e-6), 3),
         "ignored": list(plan.ignored),
+        "dequantised": len(plan.scales),
+        "prediction_layers": len(layout.predict_layers),
         "from_scratch": False,
     }
     checks = [
@@ -123,16 +130,16 @@ def _write_checkpoint(job: ImportJob, layout: Layout, plan: ImportPlan, root: Pa
 def _write_objects(file: Path, plan: ImportPlan) -> list[StoredObject]:
     """The common state, and an empty `_extra_state` for every module that any layer specification asks for.
 
-    Keys that a model does not ask for are free; one that is missing makes Megatron refuse the checkpoint.
+    Keys that a model does not ask for are free; one that is missing makes Megatron refuse the checkpoint. All of them
+    share one payload: a model with thousands of experts asks for tens of thousands.
     """
-    objects = []
     with file.open("xb+") as stream:
-        start = 0
-        for key, value in [("common_state/shard_0_1", [_COMMON]), *((key, [EMPTY]) for key in plan.extra_states)]:
-            length = write_object(stream, value)
-            objects.append(StoredObject(key, file.name, start, length))
-            start += length
-    return objects
+        common = write_object(stream, [_COMMON])
+        empty = write_object(stream, [EMPTY])
+        stream.flush()
+        os.fsync(stream.fileno())
+    objects = [StoredObject("common_state/shard_0_1", file.name, 0, common)]
+    return objects + [StoredObject(key, file.name, common, empty) for key in plan.extra_states]
 
 
 def _require_equal(copy: HFTensor, original: HFTensor) -> None:

@@ -59,8 +59,8 @@ def plan_of(job: ImportJob) -> tuple[Layout, HFSource, ImportPlan]:
     """
     assert job.source is not None
     source = read_source(job.source)
-    layout = layout_of(source.config)
-    return layout, source, plan_import(layout, source, job.chunk_bytes)
+    plan = plan_import(layout_of(source.config), source, job.chunk_bytes)
+    return plan.layout, source, plan
 
 
 def describe_plan(job: ImportJob) -> dict[str, Any]:

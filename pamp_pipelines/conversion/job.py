@@ -22,7 +22,7 @@ from pamp_pipelines.lake.store import CheckpointKey, Lake
 
 IMPORT_KIND = "megatron_checkpoint"
 EXPORT_KIND = "hf_export"
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 """Raised by hand when a conversion's output for equal input changes."""
 
 _MEMORY_BYTES = 2 * 2**30

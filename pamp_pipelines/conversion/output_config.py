@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.conversion.architectures import Config
+from pamp_pipelines.conversion.architectures.dense import fp8_blocks
 from pamp_pipelines.conversion.dtypes import DType
 from pamp_pipelines.conversion.layout import Layout
 from pamp_pipelines.lake.atomic import write_json
@@ -32,7 +33,9 @@ def write_output_config(template: Path, target: Path, layout: Layout, dtypes: Se
         changed["architectures"] = [layout.architecture.classes[0]]
     if not config.get("model_type"):
         changed["model_type"] = layout.architecture.model_types[0]
-    if any(config.get(name) != value for name, value in changed.items()):
+    quantised = fp8_blocks(config) is not None  # and was dequantised by the import
+    if quantised or any(config.get(name) != value for name, value in changed.items()):
+        config.pop("quantization_config", None)
         write_json(target / "config.json", config | changed)
 
 

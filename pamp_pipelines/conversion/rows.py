@@ -6,13 +6,13 @@ contiguous in the HF tensor and in the checkpoint tensor alike: import copies by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pamp_pipelines.conversion.architectures import Entry, Op
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """`rows` rows: from `start` in the checkpoint tensor, from `source_start` in the entry's source number `source`."""
 
@@ -47,7 +47,7 @@ def _order(op: Op, heights: list[int], dimensions: Mapping[str, int]) -> Iterato
             yield source, 0, height
 
 
-def clip(all_runs: list[Run], start: int, stop: int) -> list[Run]:
+def clip(all_runs: Sequence[Run], start: int, stop: int) -> list[Run]:
     """The parts of the runs that lie in checkpoint rows [start, stop)."""
     clipped = []
     for run in all_runs:
@@ -57,6 +57,6 @@ def clip(all_runs: list[Run], start: int, stop: int) -> list[Run]:
     return clipped
 
 
-def rows_of_source(all_runs: list[Run], source: int) -> list[Run]:
+def rows_of_source(all_runs: Sequence[Run], source: int) -> list[Run]:
     """The runs of one source in the order of its own rows: the inverse of the operation."""
     return sorted((run for run in all_runs if run.source == source), key=lambda run: run.source_start)

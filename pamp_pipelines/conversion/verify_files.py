@@ -16,7 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pamp_pipelines.conversion import fp8
+from pamp_pipelines.conversion.architectures.dense import fp8_blocks
 from pamp_pipelines.conversion.bits import Bits
+from pamp_pipelines.conversion.dequantise import dequantise
 from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem, plan_export
 from pamp_pipelines.conversion.gather import ChunkReader
 from pamp_pipelines.conversion.hf_source import HFSource, HFTensor, read_source
@@ -49,7 +52,7 @@ class CompareBucket:
     """Tensors that one process compares."""
 
     checkpoint: Path
-    items: tuple[tuple[GatherItem, HFTensor], ...]
+    items: tuple[tuple[GatherItem, HFTensor, fp8.Scale | None], ...]
 
 
 def verify_checkpoint_files(
@@ -101,7 +104,9 @@ def _checkpoint_complete(layout: Layout, stored: StoredCheckpoint) -> tuple[Expo
 def _round_trip(
     hf: HFSource, stored: StoredCheckpoint, plan: ExportPlan, workers: int, on_event: OnEvent
 ) -> CheckResult:
-    pairs = [(item, hf.tensors[item.name]) for item in plan.items]
+    block = fp8_blocks(hf.config)
+    # a repeated tensor that the source leaves out was compared where it stands
+    pairs = [(item, hf.tensors[item.name], _scale(hf, item, block)) for item in plan.items if item.name in hf.tensors]
     pairs.sort(key=lambda pair: -pair[0].bytes)
     buckets = [CompareBucket(stored.dir, tuple(pairs[i::workers])) for i in range(workers)]
     done = 0
@@ -128,18 +133,28 @@ def compare_bucket(bucket: CompareBucket, report: Report) -> list[Difference]:
     """The tensors of a bucket that are not equal."""
     reader = ChunkReader(bucket.checkpoint)
     try:
-        return [d for item, tensor in bucket.items if (d := _difference(reader, item, tensor, report))]
+        return [d for pair in bucket.items if (d := _difference(reader, *pair, report))]
     finally:
         reader.close()
 
 
-def _difference(reader: ChunkReader, item: GatherItem, tensor: HFTensor, report: Report) -> Difference | None:
-    if item.stored.safetensors != tensor.dtype:
+def _scale(hf: HFSource, item: GatherItem, block: tuple[int, int] | None) -> fp8.Scale | None:
+    if hf.tensors[item.name].dtype != fp8.STORED or block is None:
+        return None
+    scales = hf.tensors[item.name + fp8.SCALE_SUFFIX]
+    return fp8.Scale(scales.file, scales.start, scales.dtype, item.shape[1], block)
+
+
+def _difference(
+    reader: ChunkReader, item: GatherItem, tensor: HFTensor, scale: fp8.Scale | None, report: Report
+) -> Difference | None:
+    expected = fp8.TARGET.safetensors if scale else tensor.dtype
+    if item.stored.safetensors != expected:
         return Difference(item.name, 0, (), f"is {item.stored.name} in the checkpoint, {tensor.dtype} in the source")
     elements = 0
     first: tuple[int, ...] = ()
     for row, ours in _blocks(reader, item):
-        theirs = _source_rows(tensor, row, ours)
+        theirs = _source_rows(tensor, scale, row, ours)
         report(ours.nbytes)
         if ours.tobytes() != theirs.tobytes():
             places = np.argwhere(ours != theirs)
@@ -158,10 +173,14 @@ def _blocks(reader: ChunkReader, item: GatherItem) -> Iterator[tuple[int, Bits]]
             yield run.source_start + row, reader.rows(item, run.start + row, count)
 
 
-def _source_rows(tensor: HFTensor, row: int, like: Bits) -> Bits:
-    row_bytes = like.nbytes // like.shape[0]
+def _source_rows(tensor: HFTensor, scale: fp8.Scale | None, row: int, like: Bits) -> Bits:
+    """The source's rows from `row` on, dequantised where they are 8-bit floats."""
+    itemsize = 1 if scale else like.itemsize
+    row_bytes = math.prod(like.shape[1:]) * itemsize
     with tensor.file.open("rb") as stream:
-        data = os.pread(stream.fileno(), like.nbytes, tensor.start + row * row_bytes)
-    if len(data) != like.nbytes:
+        data = os.pread(stream.fileno(), like.shape[0] * row_bytes, tensor.start + row * row_bytes)
+    if len(data) != like.shape[0] * row_bytes:
         raise InputError(f"{tensor.file}: became shorter while it was read")
+    if scale:
+        return dequantise(np.frombuffer(data, np.uint8).reshape(like.shape), scale, row)
     return np.frombuffer(data, like.dtype).reshape(like.shape)

@@ -10,12 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.bits import non_finite
+from pamp_pipelines.conversion.dequantise import dequantise
 from pamp_pipelines.conversion.payload import write_tensor
-from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem
+from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem, Piece
 from pamp_pipelines.conversion.processes import Report
 from pamp_pipelines.conversion.torch_dist import StoredChunk
 from pamp_pipelines.errors import InputError
+
+_WIDEST = 8
+"""Bytes per element that dequantising takes at once, so that it stays within the memory of a copy."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,9 @@ class _Reader:
         """The chunk's bytes in order. A block is valid until the next one is asked for."""
         view = memoryview(self._buffer)
         for piece in chunk.pieces:
+            if piece.scale is not None:
+                yield from self._dequantised(piece, piece.scale)
+                continue
             done = 0
             while done < piece.bytes:
                 part = view[: min(len(view), piece.bytes - done)]
@@ -57,6 +65,18 @@ class _Reader:
                 yield part
                 done += len(part)
                 self.report(len(part))
+
+    def _dequantised(self, piece: Piece, scale: fp8.Scale) -> Iterator[memoryview]:
+        rows = piece.bytes // scale.columns
+        step = max(1, len(self._buffer) // (_WIDEST * scale.columns))
+        for row in range(0, rows, step):
+            part = memoryview(self._buffer)[: min(step, rows - row) * scale.columns]
+            self._fill(part, piece.file, piece.start + row * scale.columns)
+            bits = dequantise(np.frombuffer(part, np.uint8).reshape(-1, scale.columns), scale, piece.row + row)
+            if count := non_finite(bits, fp8.TARGET):
+                self.non_finite[piece.tensor] += count
+            yield memoryview(np.ascontiguousarray(bits)).cast("B")
+            self.report(bits.nbytes)
 
     def _fill(self, part: memoryview, file: Path, start: int) -> None:
         if file not in self._files:

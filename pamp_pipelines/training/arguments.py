@@ -102,6 +102,11 @@ def _optimizer(job: TrainJob) -> dict[str, Any]:
 
 def _parallelism(job: TrainJob) -> dict[str, Any]:
     p = job.parallelism
+    if p.tensor > 1 and not p.sequence_parallel and "num_experts" in megatron_arguments(job.hf_config):
+        raise InputError(
+            f"{job.name}: parallelism.tensor {p.tensor} without sequence_parallel: Megatron trains no model with "
+            "routed experts so; set parallelism.sequence_parallel"
+        )
     return {
         "tensor_model_parallel_size": p.tensor,
         "pipeline_model_parallel_size": p.pipeline,
@@ -180,6 +185,7 @@ def _on_cuda(job: TrainJob) -> dict[str, Any]:
         "transformer_impl": "transformer_engine",
         "distributed_backend": "nccl",
         "deterministic_mode": exact,
+        "moe_grouped_gemm": "num_experts" in megatron_arguments(job.hf_config),
         # the two exclude each other: the fused kernel adds in no fixed order
         "cross_entropy_loss_fusion": not exact,
         # needs a kernel of Apex in the output layer; model.py switches it on where Transformer Engine does it
@@ -223,7 +229,7 @@ def _words(dest: str, value: Any) -> list[str]:
         raise InputError(f"Megatron has no argument with destination {dest}")
     if isinstance(value, bool):
         return _switch(dest, value, flags)
-    return flags[0].argv(value)
+    return flags[0].argv([value] if flags[0].nargs == "+" and not isinstance(value, list) else value)
 
 
 def _switch(dest: str, value: bool, flags: list[MegatronFlag]) -> list[str]:

@@ -30,6 +30,11 @@ class _Stream:
 
     def wait_event(self, event: Any) -> None: ...
 
+    def record_event(self, event: Any = None) -> Any:
+        event = event or _Event()
+        event.record()
+        return event
+
     def synchronize(self) -> None: ...
 
 

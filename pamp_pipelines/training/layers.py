@@ -15,9 +15,13 @@ from megatron.core import tensor_parallel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe.moe_layer import MoELayer
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import scaled_dot_product_attention
+
+from pamp_pipelines.training.latent import use_latent_attention
 
 
 class TorchAttention(MegatronModule):
@@ -113,6 +117,8 @@ def local_block_spec(config: Any, vp_stage: int | None = None) -> Any:
     )
     for layer in block.layer_specs:
         layer.submodules.self_attention.submodules.core_attention = TorchAttention
+        use_latent_attention(layer)
+        layer.submodules.sharded_state_dict_keys_map = _checkpoint_names(layer.submodules)
     if config.transformer.sequence_parallel:
         for layer in block.layer_specs:
             for submodules in (layer.submodules, layer.submodules.self_attention.submodules):
@@ -121,3 +127,25 @@ def local_block_spec(config: Any, vp_stage: int | None = None) -> Any:
                         setattr(submodules, name, SequenceParallelNorm)
         block.layer_norm = SequenceParallelNorm
     return block
+
+
+def _checkpoint_names(layer: Any) -> dict[str, str]:
+    """Names of a local layer's norms in checkpoints, so that they are those of Transformer Engine's layers.
+
+    There a norm is fused with the projection after it, but for the one before experts and the one before latent
+    attention. Megatron's own map is right for dense layers only.
+    """
+    names = {}
+    if issubclass(layer.self_attention.module, MLASelfAttention):
+        names["self_attention.q_layernorm."] = "self_attention.linear_q_up_proj.layer_norm_"
+        names["self_attention.kv_layernorm."] = "self_attention.linear_kv_up_proj.layer_norm_"
+    else:
+        names["input_layernorm."] = "self_attention.linear_qkv.layer_norm_"
+    if _module(layer.mlp) is not MoELayer:
+        names["pre_mlp_layernorm."] = "mlp.linear_fc1.layer_norm_"
+    return names
+
+
+def _module(spec: Any) -> Any:
+    """The class that a specification builds: a ``ModuleSpec``, or a constructor with arguments bound."""
+    return getattr(spec, "module", None) or getattr(spec, "func", spec)

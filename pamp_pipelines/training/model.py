@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 import torch
 from megatron.core import mpu
-from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.training.argument_utils import gpt_config_from_args
 from megatron.training.models.gpt import GPTModelBuilder, GPTModelConfig
 
 from pamp_pipelines.conversion.architectures import megatron_arguments
-from pamp_pipelines.conversion.architectures.rope import LLAMA3_SCALING, Rope, rope_of
+from pamp_pipelines.conversion.architectures.rope import Rope, rope_of
+from pamp_pipelines.training import latent, rotary
 from pamp_pipelines.training.job import TrainJob
 
 
@@ -35,9 +35,13 @@ class ModelBuilder(GPTModelBuilder):
     """Builds Megatron's ``GPTModel`` with the model's own rope scaling and without a say for vocabulary padding."""
 
     def build_model(self, *args: Any, **kwargs: Any) -> GPTModel:
-        model = super().build_model(*args, **kwargs)
         config: Any = self._model_config
-        _scale_rotary_embedding(model.rotary_pos_emb, config.rope)
+        rotary.configure(config.transformer, config.rope)
+        model = super().build_model(*args, **kwargs)
+        if config.transformer.multi_latent_attention:
+            latent.set_norm_epsilons(model)
+        else:
+            rotary.scale(model.rotary_pos_emb, config.rope)
         if model.post_process:
             model.output_layer.register_forward_hook(partial(_mask_padding, config.vocab_size))
         if config.transformer.transformer_impl == "transformer_engine":
@@ -56,6 +60,8 @@ def model_config(args: Any, job: TrainJob) -> ModelConfig:
     config.vocab_size = job.vocab_size
     config.should_pad_vocab = True
     config.rotary_base = arguments["rotary_base"]
+    if config.transformer.multi_latent_attention:
+        config.transformer.rotary_base = arguments["rotary_base"]
     config.rope = rope_of(job.hf_config)
     if job.cross_entropy == "transformer_engine" and torch.cuda.is_available():
         # Megatron's command line refuses it, its models take it
@@ -65,20 +71,9 @@ def model_config(args: Any, job: TrainJob) -> ModelConfig:
         from pamp_pipelines.training.layers import local_block_spec
 
         config.transformer_layer_spec = local_block_spec
+    elif config.transformer.multi_latent_attention:
+        config.transformer_layer_spec = latent.transformer_engine_block_spec
     return config
-
-
-def _scale_rotary_embedding(embedding: RotaryEmbedding, rope: Rope) -> None:
-    """Stretch the inverse frequencies as Llama 3.1 does, with the model's own constants.
-
-    Megatron's arguments reach neither the factor (``gpt_config_from_args`` drops it, 8 is used) nor the three other
-    constants; its function takes them all.
-    """
-    if rope.kind != "llama3":
-        return
-    constants = {name: rope.scaling[name] for name in LLAMA3_SCALING}
-    plain = RotaryEmbedding(2 * len(embedding.inv_freq), 1.0, rotary_base=rope.theta, cp_group=embedding.cp_group)
-    embedding.inv_freq = embedding._apply_scaling(plain.inv_freq.to(embedding.inv_freq.device), **constants)
 
 
 def _fuse_weight_gradients(model: torch.nn.Module) -> None:

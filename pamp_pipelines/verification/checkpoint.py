@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pamp_pipelines.conversion.architectures import unsupported
 from pamp_pipelines.conversion.job import template_of
+from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.conversion.torch_dist import checkpoint_dir
 from pamp_pipelines.conversion.verify_files import verify_checkpoint_files
 from pamp_pipelines.declarations.hf_config import load_hf_config
@@ -32,7 +34,8 @@ def verify_checkpoint(
         source: Hugging Face directory.
         checkpoint: a directory with `.metadata`, one with a tracker file, or an import's artifact; `hf_template/` lies
             in or beside it.
-        layers: compare the forward pass of the first layers only; None takes the whole model.
+        layers: compare the forward pass of the first layers only, and of one with experts at least; None takes the
+            whole model.
         on_event: progress.
 
     Raises:
@@ -46,14 +49,21 @@ def verify_checkpoint(
     if refusals := unsupported(load_hf_config(template)):
         return [*static, _not_compared(refusals, expected=bool(unsupported(config)))]
     depth = int(config["num_hidden_layers"])
+    wanted = None if layers is None else max(layers, _first_sparse(config) + 1)
     case = ParityCase(
         name=source.name,
         source=source,
         checkpoint=checkpoint_dir(checkpoint),
         template=template,
-        layers=layers if layers is not None and layers < depth else None,
+        layers=wanted if wanted is not None and wanted < depth else None,
     )
     return [*static, *forward_parity([case], on_event)[case.name]]
+
+
+def _first_sparse(config: dict[str, Any]) -> int:
+    """The first layer with routed experts where only some have them; 0 where all layers are alike."""
+    sparse = layout_of(config).sparse or ()
+    return sparse.index(True) if True in sparse else 0
 
 
 def _not_compared(refusals: list[str], *, expected: bool) -> CheckResult:

@@ -18,6 +18,8 @@ from pamp_pipelines.declarations.training_config import Dropout
 from pamp_pipelines.lake.manifest import CheckResult
 
 CONSTRUCTION = "construction_matches_hf"
+SCALE_DIGITS = 9
+"""Decimals of the factor on sine and cosine that are compared: two formulas of YaRN may round apart."""
 
 
 class Construction(BaseModel):
@@ -112,8 +114,10 @@ class CheckpointNames:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._keys: dict[str, str] = {}
         for entry in architecture_of(config).entries:
-            self._keys |= {source.name.replace("{layer}.", ""): entry.key for source in entry.sources}
-            self._keys |= dict.fromkeys(entry.aliases, entry.key)
+            sources = [source.name.replace("{layer}.", "") for source in entry.sources]
+            # the norm before the feed-forward network is one to HF, and has two keys where some layers have experts
+            name = self._keys.get(sources[0], entry.key)
+            self._keys |= dict.fromkeys((*sources, entry.key, *entry.aliases), name)
 
     def __getitem__(self, parameter: str) -> str:
         """The key of a parameter; its own name, without the layer, where the architecture's table does not know it."""

@@ -26,8 +26,11 @@ from pamp_pipelines.conversion.torch_dist import (
 from pamp_pipelines.errors import InputError
 
 STACKED = "decoder.layers."
-_OBJECT = re.compile(r"(?P<key>.+)/shard_(?P<layer>\d+)_(?P<layers>\d+)")
-_NOT_WEIGHTS = ("optimizer.", "rng_state", "rerun_state")
+_OWN = re.compile(r"decoder\.layers\.(?P<layer>\d+)\.")
+"""Begin of a key that belongs to one layer: where layers differ, Megatron does not stack them."""
+_OBJECT = re.compile(r"(?P<key>.+)/shard_(?P<layer>\d+)(?P<expert>\.\d+)?_(?P<layers>\d+)(?P<experts>\.\d+)?")
+_LEFT_OUT = ("optimizer.", "rng_state", "rerun_state", "mtp.")
+"""No weights, or weights that neither training nor transformers loads: multi-token prediction."""
 
 
 def link_weights(checkpoint: Path, target: Path, *, layers: int | None = None) -> StoredCheckpoint:
@@ -42,10 +45,10 @@ def link_weights(checkpoint: Path, target: Path, *, layers: int | None = None) -
         InputError: the checkpoint is damaged, or it has fewer layers.
     """
     stored = read_checkpoint(checkpoint)
-    tensors = [t for t in stored.tensors.values() if t.dtype is not None and not t.key.startswith(_NOT_WEIGHTS)]
-    objects = [o for o in stored.objects.values() if not o.key.startswith(_NOT_WEIGHTS)]
+    tensors = [t for t in stored.tensors.values() if t.dtype is not None and not t.key.startswith(_LEFT_OUT)]
+    objects = [o for o in stored.objects.values() if not o.key.startswith(_LEFT_OUT)]
     if layers is not None:
-        tensors = [_first_rows(tensor, layers, checkpoint) for tensor in tensors]
+        tensors = [_first_rows(t, layers, checkpoint) for t in tensors if _layer_of(t.key) < layers]
         objects = list(_first_objects(objects, layers))
     target.mkdir(parents=True)
     for file in sorted({c.file for t in tensors for c in t.chunks} | {o.file for o in objects}):
@@ -54,8 +57,14 @@ def link_weights(checkpoint: Path, target: Path, *, layers: int | None = None) -
     return StoredCheckpoint(target, {t.key: t for t in tensors}, {o.key: o for o in objects})
 
 
+def _layer_of(key: str) -> int:
+    """The layer that a key names; -1 for a key that stands for all layers or for none."""
+    match = _OWN.match(key)
+    return int(match["layer"]) if match else -1
+
+
 def _first_rows(tensor: StoredTensor, layers: int, checkpoint: Path) -> StoredTensor:
-    if not tensor.key.startswith(STACKED):
+    if not tensor.key.startswith(STACKED) or _OWN.match(tensor.key):
         return tensor
     if tensor.shape[0] < layers:
         raise InputError(f"{checkpoint}: {tensor.key} holds {tensor.shape[0]} layers; {layers} were asked for")
@@ -75,10 +84,12 @@ def _within(chunk: StoredChunk, layers: int, tensor: StoredTensor, checkpoint: P
 def _first_objects(objects: list[StoredObject], layers: int) -> Iterator[StoredObject]:
     for item in objects:
         match = _OBJECT.fullmatch(item.key)
-        if not item.key.startswith(STACKED) or match is None:
-            yield item
+        if not item.key.startswith(STACKED) or match is None or _OWN.match(item.key):
+            if _layer_of(item.key) < layers:
+                yield item
         elif int(match["layer"]) < layers:
-            yield replace(item, key=f"{match['key']}/shard_{match['layer']}_{layers}")
+            expert, experts = match["expert"] or "", match["experts"] or ""
+            yield replace(item, key=f"{match['key']}/shard_{match['layer']}{expert}_{layers}{experts}")
 
 
 def first_layers_config(config: dict[str, Any], layers: int | None) -> dict[str, Any]:

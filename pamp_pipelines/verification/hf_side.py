@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.verification.construction import CheckpointNames, Construction, frequencies_digest
+from pamp_pipelines.verification.construction import SCALE_DIGITS, CheckpointNames, Construction, frequencies_digest
 
 
 def load_model(directory: Path, *, dtype: str = "float32", layers: int | None = None) -> Any:
@@ -80,7 +80,7 @@ def construction(model: Any) -> Construction:
     # frequencies on the meta device have no values: computed anew, as transformers does
     rotary = [type(module)(config=model.config) if module.inv_freq.is_meta else module for module in rotary]
     (frequencies,) = {_digest(module.inv_freq) for module in rotary}
-    (scale,) = {float(getattr(module, "attention_scaling", 1.0)) for module in rotary}
+    (scale,) = {round(float(getattr(module, "attention_scaling", 1.0)), SCALE_DIGITS) for module in rotary}
     return Construction(
         layers=len(model.model.layers),
         parameters=sum(p.numel() for p in parameters.values()),

@@ -19,7 +19,13 @@ from pamp_pipelines.conversion.torch_dist import StoredCheckpoint
 from pamp_pipelines.declarations.training_config import Checkpointing, Dropout, Optimizer, Parallelism, Validation
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.training.job import TrainJob, WeightedShards
-from pamp_pipelines.verification.construction import Built, CheckpointNames, Construction, frequencies_digest
+from pamp_pipelines.verification.construction import (
+    SCALE_DIGITS,
+    Built,
+    CheckpointNames,
+    Construction,
+    frequencies_digest,
+)
 
 _METADATA = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
 """What the checkpoints' `content_metadata` says about their keys."""
@@ -179,16 +185,29 @@ def construction(model: Any, config: Mapping[str, Any]) -> Built:
         for name, module in model.named_modules()
         if hasattr(module, "eps") and hasattr(module, "weight")
     }
-    frequencies = model.rotary_pos_emb.inv_freq.float().numpy().astype("<f4")
+    values, scale = _rotary(model)
+    frequencies = values.detach().float().numpy().astype("<f4")
     facts = Construction(
         layers=len(model.decoder.layers),
         parameters=sum(p.numel() for p in parameters.values()) - padding,
         vocabulary=vocabulary,
         inverse_frequencies=frequencies_digest(frequencies.tobytes(), frequencies.size),
-        rotary_scale=1.0,
+        rotary_scale=round(scale, SCALE_DIGITS),
         norm_epsilons=epsilons,
         biases=tuple(sorted({names[name] for name in parameters if name.endswith(".bias")})),
         tied=bool(model.share_embeddings_and_output_weights),
     )
     dropout = Dropout(hidden=model.config.hidden_dropout, attention=model.config.attention_dropout)
     return Built(facts=facts, padded_vocabulary=padded, dropout=dropout)
+
+
+def _rotary(model: Any) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies and factor on sine and cosine; latent attention has an embedding in each layer."""
+    attention = model.decoder.layers[0].self_attention
+    if not model.config.multi_latent_attention:
+        return model.rotary_pos_emb.inv_freq, attention._yarn_concentration_factor
+    embedding = attention.rotary_pos_emb
+    if model.config.rope_type == "rope":
+        return embedding.inv_freq, 1.0
+    angles, scale = embedding.get_emb(2)
+    return angles[1, 0, 0, : angles.shape[-1] // 2], scale  # the angles of position 1 are the frequencies

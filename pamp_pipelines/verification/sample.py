@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pamp_pipelines.conversion.architectures import architecture_of
 from pamp_pipelines.conversion.architectures.rope import rope_of
+from pamp_pipelines.conversion.layout import layout_of
 
 POSITIONS = 64
 """Least number of positions compared."""
@@ -44,9 +44,10 @@ def sample_positions(config: dict[str, Any]) -> int:
     if not isinstance(original, int) or original + POSITIONS > limit:
         return min(POSITIONS, limit)
     wanted = original + POSITIONS
-    sizes = architecture_of(config).dimensions(config)
-    layer = sizes["QKV"] * sizes["H"] + sizes["Q"] * sizes["H"] + 3 * sizes["F"] * sizes["H"]
-    flops = 2 * wanted * (sizes["L"] * (layer + sizes["Q"] * wanted) + sizes["V"] * sizes["H"])
+    layout = layout_of(config)
+    sizes = layout.dimensions
+    queries = sizes["Q"] if "Q" in sizes else sizes["U"]
+    flops = 2 * wanted * (layout.parameters() + sizes["L"] * queries * wanted)  # as if each token saw each expert
     cheap = flops <= _FLOPS and wanted * sizes["V"] * 4 <= _LOGIT_BYTES
     return wanted if cheap else min(POSITIONS, limit)
 

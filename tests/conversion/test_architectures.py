@@ -128,8 +128,9 @@ def test_a_fractional_rotary_base_is_kept(config_of: Any) -> None:
     ("family", "changes", "words"),
     [
         ("llama", {"rope_parameters": LLAMA3 | {"low_freq_factor": None}}, "low_freq_factor is None"),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "type 'linear'"),
-        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "type 'yarn'"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "type 'dynamic'"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "factor is None"),
+        ("llama", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "original_max_position_embeddings is None"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ("llama", {"attention_bias": True}, "attention_bias is true"),
         ("llama", {"mlp_bias": True}, "mlp_bias is true"),

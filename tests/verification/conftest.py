@@ -39,10 +39,28 @@ _SIZES: dict[str, Any] = {
     "dtype": "float32",
 }
 _LLAMA3 = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+_YARN = {"factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 16.0, "beta_slow": 2.0}
+_LATENT = {
+    "kv_lora_rank": 22, "qk_nope_head_dim": 14, "qk_rope_head_dim": 12, "v_head_dim": 10, "moe_intermediate_size": 28,
+    "num_key_value_heads": 6,
+}  # fmt: skip
+
+
+_MODEL_TYPES = {
+    "Qwen2Moe": "qwen2_moe",
+    "Qwen3Moe": "qwen3_moe",
+    "DeepseekV2": "deepseek_v2",
+    "DeepseekV3": "deepseek_v3",
+}
 
 
 def _family(name: str, theta: float, *, tied: bool, **more: Any) -> dict[str, Any]:
-    changed = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower(), "tie_word_embeddings": tied, **more}
+    changed = {
+        "architectures": [f"{name}ForCausalLM"],
+        "model_type": _MODEL_TYPES.get(name, name.lower()),
+        "tie_word_embeddings": tied,
+        **more,
+    }
     changed["rope_parameters"] = {"rope_type": "default", "rope_theta": theta, **more.get("rope_parameters", {})}
     return {**_SIZES, **changed}
 
@@ -54,7 +72,36 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": _family("Mistral", 3456.0, tied=False, sliding_window=None, head_dim=14),
     "qwen2": _family("Qwen2", 23456.0, tied=True),
     "qwen3": _family("Qwen3", 9876.0, tied=False, head_dim=12),
-}
+    "llama-linear": _family("Llama", 6543.0, tied=False, rope_parameters={"rope_type": "linear", "factor": 3.0}),
+    "qwen2-yarn": _family("Qwen2", 7645.0, tied=False, rope_parameters={"rope_type": "yarn", **_YARN}),
+    "mixtral": _family("Mixtral", 5432.0, tied=False, head_dim=14, sliding_window=None, num_local_experts=5),
+    "qwen2_moe": _family(
+        "Qwen2Moe", 8765.0, tied=False, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+        shared_expert_intermediate_size=36, norm_topk_prob=False, sliding_window=None,
+    ),
+    "qwen3_moe": _family(
+        "Qwen3Moe", 6789.0, tied=True, head_dim=12, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+        norm_topk_prob=True,
+    ),
+    "qwen3_moe-mixed": _family(
+        "Qwen3Moe", 6798.0, tied=False, head_dim=12, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+        norm_topk_prob=False, mlp_only_layers=[1],
+    ),
+    "deepseek_v2": _family(
+        "DeepseekV2", 4567.0, tied=False, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3,
+        n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.3, topk_method="greedy", **_LATENT,
+        rope_parameters={"rope_type": "yarn", **_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+    ),
+    "deepseek_v3": _family(
+        "DeepseekV3", 5678.0, tied=False, q_lora_rank=26, n_routed_experts=12, num_experts_per_tok=4, n_group=4,
+        topk_group=2, n_shared_experts=1, first_k_dense_replace=1, **_LATENT,
+        rope_parameters={"rope_type": "yarn", **_YARN, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 0.8},
+    ),
+    "moonlight": _family(
+        "DeepseekV3", 3210.0, tied=False, q_lora_rank=None, n_routed_experts=9, num_experts_per_tok=4, n_group=1,
+        topk_group=1, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=2.446, **_LATENT,
+    ),
+}  # fmt: skip
 """config.json of each; hidden / heads is 8."""
 
 WITH_WRONG_TABLES = ("qwen2", "qwen3")

@@ -85,13 +85,13 @@ def test_a_model_that_megatron_cannot_train_is_not_compared(
     shutil.copytree(models["llama"].artifact, tmp_path / "out")
     for folder in changed:
         file = tmp_path / folder / "config.json"
-        scaling = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+        scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
         file.write_text(json.dumps({**json.loads(file.read_text()), "rope_parameters": scaling}))
     checks = {check.name: check for check in verify_checkpoint(tmp_path / "source", tmp_path / "out")}
     assert all(checks[name].passed for name in STATIC)
     assert not checks[LOGITS].passed
     assert checks[LOGITS].severity == severity
-    assert "rope scaling of type 'linear'" in checks[LOGITS].description
+    assert "rope scaling of type 'dynamic'" in checks[LOGITS].description
 
 
 def test_every_family_has_its_own_rotary_base() -> None:

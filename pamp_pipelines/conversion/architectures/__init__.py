@@ -6,19 +6,43 @@ a config directly.
 
 from __future__ import annotations
 
+from pamp_pipelines.conversion.architectures.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from pamp_pipelines.conversion.architectures.llama import LLAMA, MISTRAL
+from pamp_pipelines.conversion.architectures.mixtral import MIXTRAL
 from pamp_pipelines.conversion.architectures.qwen2 import QWEN2
 from pamp_pipelines.conversion.architectures.qwen3 import QWEN3
-from pamp_pipelines.conversion.architectures.table import Architecture, Config, Entry, Op, Source, Value, When, tied
+from pamp_pipelines.conversion.architectures.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from pamp_pipelines.conversion.architectures.table import (
+    Architecture,
+    Config,
+    Entry,
+    Layers,
+    Op,
+    Source,
+    Value,
+    When,
+    tied,
+)
 from pamp_pipelines.errors import InputError
 
-ARCHITECTURES: tuple[Architecture, ...] = (LLAMA, MISTRAL, QWEN2, QWEN3)
+ARCHITECTURES: tuple[Architecture, ...] = (
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+)
 
 __all__ = [
     "ARCHITECTURES",
     "Architecture",
     "Config",
     "Entry",
+    "Layers",
     "Op",
     "Source",
     "Value",

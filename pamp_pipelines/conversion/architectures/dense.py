@@ -7,7 +7,17 @@ the local layer spec. Axis names: see table.py.
 from __future__ import annotations
 
 from pamp_pipelines.conversion.architectures.rope import rope_arguments, rope_unsupported
-from pamp_pipelines.conversion.architectures.table import Config, Entry, Op, Source, Value, When, integer, number, tied
+from pamp_pipelines.conversion.architectures.table import (
+    UNTIED,
+    Config,
+    Entry,
+    Op,
+    Source,
+    Value,
+    integer,
+    number,
+    tied,
+)
 from pamp_pipelines.errors import InputError
 
 _LAYERS = "decoder.layers."
@@ -20,6 +30,7 @@ EMBEDDINGS = (
         (Source("model.embed_tokens.weight", ("V", "H")),),
         tensor_parallel_axis=0,
         padded=True,
+        predict_copy="model.layers.{layer}.embed_tokens.weight",
     ),
     Entry("decoder.final_layernorm.weight", ("H",), (Source("model.norm.weight", ("H",)),)),
     Entry(
@@ -27,9 +38,10 @@ EMBEDDINGS = (
         ("V", "H"),
         (Source("lm_head.weight", ("V", "H")),),
         tensor_parallel_axis=0,
-        when=When.UNTIED,
+        when=UNTIED,
         padded=True,
         tied_to="model.embed_tokens.weight",
+        predict_copy="model.layers.{layer}.shared_head.head.weight",
     ),
 )
 
@@ -179,11 +191,22 @@ def dense_unsupported(config: Config) -> list[str]:
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         problems.append(f"hidden_act is {activation!r}: only silu (SwiGLU) is mapped")
-    if config.get("quantization_config"):
+    if config.get("quantization_config") and fp8_blocks(config) is None:
         problems.append("quantization_config is set: convert an unquantised model")
     if "sliding_attention" in (config.get("layer_types") or ()):
         problems.append("layer_types holds sliding_attention: Megatron would train with full attention")
     return problems
+
+
+def fp8_blocks(config: Config) -> tuple[int, int] | None:
+    """(rows, columns) that share a scale where config.json declares fp8 weights in blocks; such are dequantised."""
+    declared = config.get("quantization_config")
+    if not isinstance(declared, dict) or declared.get("quant_method") != "fp8":
+        return None
+    block = declared.get("weight_block_size")
+    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(n, int) and n > 0 for n in block):
+        return None
+    return block[0], block[1]
 
 
 def biases_unsupported(config: Config, *fields: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ def rope_of(config: Config) -> Rope:
         raise InputError(f"config.json: rope_theta is {theta!r}; expected a positive number")
     kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
     scaling = {k: v for k, v in parameters.items() if k not in ("rope_theta", "rope_type", "type")}
-    if kind == "llama3" and config.get("original_max_position_embeddings") is not None:
+    if kind in ("llama3", "yarn") and config.get("original_max_position_embeddings") is not None:
         scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     return Rope(float(theta), kind, scaling)
 
@@ -68,6 +69,29 @@ def rope_unsupported(config: Config) -> list[str]:
             value = rope.scaling.get(field)
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 problems.append(f"rope scaling {field} is {value!r}: Llama 3's scaling needs a positive number")
+    elif rope.kind in ("linear", "yarn"):
+        factor = rope.scaling.get("factor")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
+            problems.append(f"rope scaling factor is {factor!r}: scaling of type {rope.kind!r} needs a positive number")
+        original = rope.scaling.get("original_max_position_embeddings")
+        if rope.kind == "yarn" and (isinstance(original, bool) or not isinstance(original, int) or original <= 0):
+            problems.append(
+                f"rope scaling original_max_position_embeddings is {original!r}: YaRN needs a positive integer"
+            )
     elif rope.kind != "default":
-        problems.append(f"rope scaling of type {rope.kind!r}: Megatron's training loop has only that of Llama 3")
+        problems.append(f"rope scaling of type {rope.kind!r}: the model provider has linear, llama3 and yarn")
     return problems
+
+
+def yarn_attention_factor(rope: Rope) -> float:
+    """Factor on sine and cosine, as transformers' `_compute_yarn_parameters` derives it where it is not declared."""
+    scaling, factor = rope.scaling, float(rope.scaling["factor"])
+    if (declared := scaling.get("attention_factor")) is not None:
+        return float(declared)
+
+    def scale(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return scale(scaling["mscale"]) / scale(scaling["mscale_all_dim"])
+    return scale(1.0)
