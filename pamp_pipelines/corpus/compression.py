@@ -33,7 +33,15 @@ def damage_errors() -> tuple[type[Exception], ...]:
     import pyarrow
     import zstandard
 
-    return (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError, pyarrow.ArrowException)
+    return (
+        EOFError,
+        OSError,
+        UnicodeDecodeError,
+        zlib.error,
+        lzma.LZMAError,
+        zstandard.ZstdError,
+        pyarrow.ArrowException,
+    )
 
 
 class _Decompressor(Protocol):

@@ -40,9 +40,12 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
             old_token, digest = known.get(location.url, ("", ""))
             if old_token != token:
                 digest = _hash(location.url)
-        if is_remote(location.url) or started - Path(location.url).stat().st_mtime > _SETTLED_S:
+            status = None if is_remote(location.url) else Path(location.url).stat()
+        if status is None or started - status.st_mtime > _SETTLED_S:
             remembered[location.url] = (token, digest)
-        files.append(SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest))
+        # stricter, since the file is not read again then: a time of last writing can be set to anything
+        pinned = token if status is None or started - status.st_ctime > _SETTLED_S else ""
+        files.append(SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest, token=pinned))
     if cache is not None and remembered != known:
         # a lake that may only be read is still good for looking things up
         with contextlib.suppress(OSError):
@@ -50,22 +53,40 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
     return tuple(files)
 
 
-@contextlib.contextmanager
-def unchanged(file: SourceFile) -> Iterator[None]:
-    """Read ``file`` inside the block only; it must have the pinned content before and must not be written meanwhile.
+def require_unchanged(file: SourceFile) -> str:
+    """The file's ``stat_source`` token, after making sure that it has the pinned content.
+
+    It is read again only when its token is not the one that it was pinned with.
 
     Raises:
         InputError: it changed, grew or disappeared; says that raw_corpus has to be made again.
     """
     with readable(file.name):
         size, token = stat_source(file.url)
-        same = size == file.bytes and _hash(file.url) == file.sha256
+        same = size == file.bytes and (token == file.token or _hash(file.url) == file.sha256)
     if not same:
         raise _changed(file, "is not what it was when the corpus was scanned")
+    return token
+
+
+@contextlib.contextmanager
+def unwritten(file: SourceFile, token: str) -> Iterator[None]:
+    """Read ``file`` inside the block only; its token must be the same afterwards.
+
+    Raises:
+        InputError: it was written meanwhile.
+    """
     yield
     with readable(file.name):
         if stat_source(file.url)[1] != token:
             raise _changed(file, "was written while it was read")
+
+
+@contextlib.contextmanager
+def unchanged(file: SourceFile) -> Iterator[None]:
+    """``require_unchanged``, then ``unwritten``."""
+    with unwritten(file, require_unchanged(file)):
+        yield
 
 
 @contextlib.contextmanager

@@ -50,7 +50,12 @@ def corpus_job(catalog: Catalog, lake: Lake, corpus: str) -> CorpusJob:
         files = fingerprint(locations, cache=lake.root / "corpora" / corpus / ".sources.json")
     except InputError as error:
         raise InputError(f"{catalog.file_of('corpus', corpus)}: {error}") from error
-    rules = ReadingRules(format=declared.format, text_field=declared.text_field, on_error=declared.on_error)
+    rules = ReadingRules(
+        format=declared.format,
+        text_field=declared.text_field,
+        encoding=declared.encoding,
+        on_error=declared.on_error,
+    )
     id = corpus_id(files, rules)
     return CorpusJob(
         corpus=corpus,

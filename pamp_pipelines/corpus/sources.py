@@ -21,7 +21,12 @@ class Location(NamedTuple):
 
 
 class SourceFile(BaseModel):
-    """A file of a corpus, pinned to its content. ``url`` is an absolute path or an fsspec URL."""
+    """A file of a corpus, pinned to its content.
+
+    Attributes:
+        url: absolute path or fsspec URL.
+        token: what ``stat_source`` gave for this content; empty when the file was too new to tell by that.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,6 +34,7 @@ class SourceFile(BaseModel):
     name: str
     bytes: int
     sha256: str
+    token: str = ""
 
 
 def is_remote(url: str) -> bool:
@@ -129,7 +135,7 @@ def stat_source(url: str) -> tuple[int, str]:
     """Size in bytes, and a token that changes when the file is written again (time, inode, ETag …)."""
     if not is_remote(url):
         status = Path(url).stat()
-        return status.st_size, f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+        return status.st_size, f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(url)

@@ -1,12 +1,16 @@
-"""A corpus: where its text is and how it is read."""
+"""A corpus: where its text is, how it is read and what of it is kept."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from pamp_pipelines.declarations.base import Declaration, Owner
+from pamp_pipelines.declarations.base import Count, Declaration, Owner
 
 CorpusFormat = Literal["jsonl", "parquet", "text"]
+Encoding = Literal["utf-8", "gb18030", "utf-16", "utf-16-le", "utf-16-be"]
+PAIR_BYTES = 10_000_000_000
+"""Megatron pays about a second for each pair of files when a training starts, and asks for at least this size."""
 
 
 class HeldOut(Declaration):
@@ -16,6 +20,49 @@ class HeldOut(Declaration):
     """Share of documents held out for validation and perplexity. 0 holds out none."""
     seed: int = 0
     """Salt of the hash: another seed holds out other documents."""
+
+
+class Language(Declaration):
+    """Keep documents by what the source itself says about their language."""
+
+    field: Annotated[str, Field(min_length=1)]
+    """Field or column with the language; ``meta.lang`` goes into objects."""
+    keep: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Values of it that are kept. A document without the field is dropped."""
+
+
+class Filter(Declaration):
+    """One step: exactly one of the fields. Dropped documents are counted by the reason that is named with each."""
+
+    normalize: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None
+    """Bring the text into a Unicode normal form. Drops nothing."""
+    min_characters: PositiveInt | None = None
+    """Drop shorter texts (``too_short``), in code points."""
+    max_characters: Count | None = None
+    """Drop longer texts (``too_long``), in code points."""
+    drop_matching: str | None = None
+    """Drop texts in which this Python regular expression is found (``matches_pattern``)."""
+    language: Language | None = None
+    """Drop documents of other languages (``other_language``)."""
+    deduplicate: Literal["exact"] | None = None
+    """Keep the first of equal texts of the whole corpus, in the order of the sources (``duplicate``); the last step."""
+
+    @model_validator(mode="after")
+    def _one_step(self) -> Self:
+        declared = [name for name, value in self if value is not None]
+        if len(declared) != 1:
+            raise ValueError(f"a filter has exactly one of {', '.join(type(self).model_fields)}; here: {declared}")
+        return self
+
+    @field_validator("drop_matching")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
 
 
 class Corpus(Declaration):
@@ -34,7 +81,21 @@ class Corpus(Declaration):
     suffix: .gz, .zst, .bz2, .xz."""
     text_field: str = "text"
     """Field (jsonl) or column (parquet) that holds the text; ``meta.text`` goes into objects. Unused for ``text``."""
+    encoding: Encoding = "utf-8"
+    """Encoding of jsonl and text files. Others than this are refused by name, never guessed."""
     on_error: Literal["stop", "drop"] = "stop"
     """What a malformed line or a missing field does: end the stage, or drop the document and count it by reason."""
+    filters: tuple[Filter, ...] = ()
+    """What of the documents is tokenized: steps in this order. The raw corpus is described as it is."""
     held_out: HeldOut = HeldOut()
     """Which documents training never sees."""
+    shard_bytes: Count = PAIR_BYTES
+    """Size of a ``.bin`` of training tokens after which the next one begins."""
+
+    @model_validator(mode="after")
+    def _filters_fit(self) -> Self:
+        if any(step.deduplicate for step in self.filters[:-1]):
+            raise ValueError("filters: `deduplicate` must be the last step: it compares what the others leave")
+        if self.format == "text" and any(step.language for step in self.filters):
+            raise ValueError("filters: a text file has no fields, so `language` cannot be used with format: text")
+        return self

@@ -115,12 +115,19 @@ def _check_vocabulary(subject: Subject, model: Model, config: dict[str, Any] | N
     rows = (config or {}).get("vocab_size")
     largest = max(vocabulary.values(), default=-1)
     if isinstance(rows, int) and largest >= rows:
-        message = f"the tokenizer's largest token id is {largest}, but the embedding has {rows} rows (vocab_size)"
-        # Published models do this with tokens that never occur in text; tokenization fails if one does.
-        (subject.warn if model.hf is not None else subject.error)(where, message)
+        # in the words of the tokenization stage, which refuses it too
+        subject.error(where, vocabulary_problem(tokenizer, largest, subject.name, rows))
     if model.eod is not None and model.eod not in vocabulary:
         known = [token for token in vocabulary if re.fullmatch(r"<.+>|\[.+\]", token)]
         subject.error("eod", f"{model.eod!r} is not a token of {tokenizer}.{did_you_mean(model.eod, known)}")
+
+
+def vocabulary_problem(tokenizer: Path, largest: int, model: str, vocab_size: int) -> str:
+    """The message for a tokenizer with ids that the model has no embedding for."""
+    return (
+        f"{tokenizer}: the highest token id is {largest}, but model {model!r} has vocab_size {vocab_size}. "
+        "The tokenizer does not fit the model: take the model's own, or raise vocab_size."
+    )
 
 
 def _vocabulary(tokenizer: Path) -> dict[str, int]:

@@ -1,165 +1,209 @@
 """The tokenized_shards stage: documents in, Megatron shards and the held-out text out, in bounded memory."""
 
+import errno
+import os
+import shutil
 from collections import Counter
-from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import orjson
 
-from pamp_pipelines.corpus.fingerprints import unchanged
+from pamp_pipelines.corpus.fingerprints import require_unchanged
 from pamp_pipelines.corpus.progress import Progress
-from pamp_pipelines.corpus.readers import Dropped, read_documents
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.corpus.spans import plan_tasks
+from pamp_pipelines.errors import InputError, PampError, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
-from pamp_pipelines.lake.publish import Draft, lock, publish
+from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.publish import lock, publish
+from pamp_pipelines.tokenization.duplicates import Kept, first_occurrences
+from pamp_pipelines.tokenization.encoders import REFERENCE, choose_encoder, versioned
 from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
-from pamp_pipelines.tokenization.heldout import held_out_rule
-from pamp_pipelines.tokenization.indexed import IndexedWriter, Lengths, Tokens, dtype_for
+from pamp_pipelines.tokenization.filters import DUPLICATE, Filters
+from pamp_pipelines.tokenization.indexed import dtype_for
 from pamp_pipelines.tokenization.inspect import check_shards
 from pamp_pipelines.tokenization.job import KIND, TokenizeJob
-
-_BATCH_DOCUMENTS = 4096
+from pamp_pipelines.tokenization.join import Part, join
+from pamp_pipelines.tokenization.pieces import HELDOUT, TRAIN, Piece, Plan, Staging
+from pamp_pipelines.tokenization.pool import Counters, make_pieces
+from pamp_pipelines.tokenization.sample import compare_sample
 
 
 def tokenize(job: TokenizeJob, on_event: OnEvent = ignore) -> Artifact:
     """Encode every document of a corpus, each followed by EOD.
 
-    The artifact holds ``train.bin/.idx``, the tokenizer, and, unless nothing is held out, ``heldout.bin/.idx`` with the
-    same documents as text in ``heldout.jsonl`` (``{"text": …}``, same order). Its stats are ``documents_read``,
-    ``documents_written``, ``dropped`` by reason, ``train`` and ``heldout`` (``documents``, ``tokens``), ``dtype``,
-    ``vocab_size``, ``eod``, ``eod_id``, ``tokenizer_sha256`` and speeds.
+    The corpus is cut into tasks; worker processes leave a piece for each, beside the output. A build that was killed or
+    cancelled goes on with the pieces that are complete. Pieces are joined in the order of the corpus, so the files are
+    the same bytes for any number of workers.
+
+    The artifact holds ``train.bin/.idx`` (several pairs above ``job.pair_bytes``), the tokenizer, and, unless nothing
+    is held out, ``heldout.bin/.idx`` with the same documents as text in ``heldout.jsonl`` (``{"text": …}``, in order).
+    Its stats are ``documents_read``, ``documents_written``, ``dropped`` by reason, ``train`` and ``heldout``
+    (``documents``, ``tokens``, ``pairs``), ``dtype``, ``vocab_size``, ``eod``, ``eod_id``, ``tokenizer_sha256``,
+    ``engine`` and speeds.
 
     Raises:
         InputError: a source is bad or changed since raw_corpus, or one side of the split is empty.
+        WorkerFailed: a worker process ended by itself; what it finished is kept.
     """
     with lock(job.output):
         if found := find(job.output, job.id):
             return found
         on_event(event("started", stage=KIND, corpus=job.corpus, files=len(job.files)))
-        engine = open_tokenizer(job.tokenizer.path)
-        if engine.sha256 != job.tokenizer.sha256:
+        reference = open_tokenizer(job.tokenizer.path)
+        if reference.sha256 != job.tokenizer.sha256:
             raise InputError(f"{job.tokenizer.path}: the tokenizer was changed after the job was made; run again.")
-        with publish(job.output, kind=KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
-            _build(job, engine, draft, on_event)
-    on_event(event("finished", stage=KIND, corpus=job.corpus, **draft.stats))
+        staging = Staging.of(job.output)
+        try:
+            artifact = _build(job, staging, reference, on_event)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            staging.remove()
+            raise PampError(f"{job.output.parent}: no space left on the disk; free some and run again.") from error
+        except PampError as error:
+            # after a kill, a cancel or a lost worker the next build goes on with the pieces; these are of no use
+            if not isinstance(error, WorkerFailed):
+                staging.remove()
+            raise
+        staging.remove()
+    on_event(event("finished", stage=KIND, corpus=job.corpus, **artifact.manifest.stats))
+    return artifact
+
+
+def _build(job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEvent) -> Artifact:
+    tokens = tuple(require_unchanged(file) for file in job.files)
+    tasks = tuple(plan_tasks(job.files, job.rules, job.task_bytes))
+    plan = Plan(job=job, encoder=choose_encoder(reference, on_event), tokens=tokens, tasks=tasks)
+    pieces, exact, seconds = _make_pieces(plan, staging, reference, on_event)
+    if not exact.passed:
+        on_event(
+            event("warning", message=f"{exact.description}: not so for {exact.metadata}; {reference.name} is used")
+        )
+        plan = plan.model_copy(update={"encoder": REFERENCE})
+        pieces, exact, seconds = _make_pieces(plan, staging, reference, on_event)
+    with publish(job.output, kind=KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
+        sides, dropped = _join(plan, staging, pieces, draft.dir)
+        _require_documents(job, sides, dropped)
+        reference.save(draft.dir)
+        text_bytes = sum(piece.text_bytes for piece in pieces)
+        draft.stats.update(
+            documents_read=sum(piece.read for piece in pieces),
+            documents_written=sum(side["documents"] for side in sides.values()),
+            dropped=dict(sorted(dropped.items())),
+            **sides,
+            dtype=np.dtype(dtype_for(reference.vocab_size)).name,
+            vocab_size=reference.vocab_size,
+            eod=job.tokenizer.eod,
+            eod_id=job.tokenizer.eod_id,
+            tokenizer_sha256=reference.sha256,
+            engine=exact.metadata["encoder"],
+            text_bytes=text_bytes,
+            seconds=round(seconds, 3),
+            tokens_per_second=round(sum(side["tokens"] for side in sides.values()) / seconds, 1),
+            megabytes_per_second=round(text_bytes / 1e6 / seconds, 3),
+        )
+        draft.checks.extend([*check_shards(draft.dir, draft.stats, reference, job.expected_documents), exact])
     return draft.artifact
 
 
-class _Side:
-    """One side of the split: gathers documents into batches, encodes and writes them."""
-
-    def __init__(self, prefix: Path, engine: Engine, job: TokenizeJob) -> None:
-        self._engine = engine
-        self._eod_id = job.tokenizer.eod_id
-        self._batch_bytes = job.batch_bytes
-        self._texts: list[str] = []
-        self._bytes = 0
-        self.writer = IndexedWriter(prefix, dtype_for(engine.vocab_size))
-
-    def add(self, text: str, size: int) -> None:
-        self._texts.append(text)
-        self._bytes += size
-        if self._bytes >= self._batch_bytes or len(self._texts) >= _BATCH_DOCUMENTS:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._texts:
-            self.writer.add(*with_eod(*self._engine.encode(self._texts), self._eod_id))
-            self._texts, self._bytes = [], 0
-
-
-def with_eod(tokens: Tokens, lengths: Lengths, eod_id: int) -> tuple[Tokens, Lengths]:
-    """Append EOD to each document.
-
-    Args:
-        tokens: ids of all documents, [tokens].
-        lengths: tokens in each, [documents].
-
-    Returns:
-        ids [tokens + documents] and lengths [documents], both with EOD.
-    """
-    out = np.empty(len(tokens) + len(lengths), tokens.dtype)
-    start = 0
-    # slice copies: three times as fast as numpy.insert or a boolean mask
-    for shift, length in enumerate(lengths.tolist()):
-        end = start + length
-        out[start + shift : end + shift] = tokens[start:end]
-        out[end + shift] = eod_id
-        start = end
-    return out, lengths + 1
+def _make_pieces(
+    plan: Plan, staging: Staging, reference: Engine, on_event: OnEvent
+) -> tuple[list[Piece], CheckResult, float]:
+    """All pieces, whether they are what the reference would have made, and the seconds that this took."""
+    with staging.opened(plan):
+        progress = Progress(on_event, KIND, plan.job.expected_documents)
+        found = {task: piece for task in range(len(plan.tasks)) if (piece := staging.finished(task, plan))}
+        missing = [task for task in range(len(plan.tasks)) if task not in found]
+        if found:
+            message = f"{len(found)} of {len(plan.tasks)} pieces of an earlier build are complete and used"
+            on_event(event("started", stage=KIND, resumed=len(found), message=message))
+        counters = Counters(
+            progress,
+            rows=sum(piece.read for piece in found.values()),
+            text_bytes=sum(piece.text_bytes for piece in found.values()),
+            tokens=sum(piece.train[1] + piece.heldout[1] for piece in found.values()),
+        )
+        make_pieces(plan, staging, missing, worker_count(plan.job), counters)
+        pieces = [staging.finished(task, plan) for task in range(len(plan.tasks))]
+        compared, different = compare_sample(plan, staging, reference)
+        name = reference.name if plan.encoder == REFERENCE else versioned(plan.encoder)
+        exact = CheckResult(
+            name="ids_are_the_references",
+            passed=different is None,
+            description=f"a sample of the documents has the ids that {reference.name} gives",
+            metadata={"encoder": name, "compared": compared, "different": (different or "")[:200]},
+        )
+        return [piece for piece in pieces if piece], exact, progress.seconds
 
 
-def _build(job: TokenizeJob, engine: Engine, draft: Draft, on_event: OnEvent) -> None:
-    is_held_out = held_out_rule(job.held_out.fraction, job.held_out.seed)
-    progress = Progress(on_event, KIND, job.expected_documents)
+def worker_count(job: TokenizeJob) -> int:
+    """Processes that the job asks for; else as many as this process may use cores."""
+    return job.workers or len(os.sched_getaffinity(0))
+
+
+def _join(
+    plan: Plan, staging: Staging, pieces: list[Piece], folder: Path
+) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
+    """Write the files; gives what each side holds, and the drops by reason."""
     dropped: Counter[str] = Counter()
-    read = size = 0
-    with ExitStack() as stack:
-        train = _Side(draft.dir / "train", engine, job)
-        stack.enter_context(train.writer)
-        sides = [train]
-        if job.held_out.fraction:
-            heldout = _Side(draft.dir / "heldout", engine, job)
-            stack.enter_context(heldout.writer)
-            heldout_text = stack.enter_context((draft.dir / "heldout.jsonl").open("wb"))
-            sides.append(heldout)
-        for file in job.files:
-            with unchanged(file):
-                for row in read_documents(file, job.rules):
-                    read += 1
-                    if isinstance(row, Dropped):
-                        dropped[row.reason] += 1
-                        continue
-                    text_bytes = len(row.text.encode())
-                    size += text_bytes
-                    if is_held_out(row.text):
-                        heldout_text.write(orjson.dumps({"text": row.text}) + b"\n")
-                        heldout.add(row.text, text_bytes)
-                    else:
-                        train.add(row.text, text_bytes)
-                    tokens = sum(side.writer.tokens for side in sides)
-                    progress.update(documents=read, megabytes=size / 1e6, tokens=tokens, file=file.name)
-        for side in sides:
-            side.flush()
-    counts = [{"documents": side.writer.documents, "tokens": side.writer.tokens} for side in sides]
-    _require_documents(job, counts, dropped)
-    seconds = progress.seconds
-    tokens = sum(c["tokens"] for c in counts)
-    engine.save(draft.dir)
-    draft.stats.update(
-        documents_read=read,
-        documents_written=sum(c["documents"] for c in counts),
-        dropped=dict(sorted(dropped.items())),
-        train=counts[0],
-        heldout=counts[1] if len(counts) > 1 else {"documents": 0, "tokens": 0},
-        dtype=np.dtype(dtype_for(engine.vocab_size)).name,
-        vocab_size=engine.vocab_size,
-        eod=job.tokenizer.eod,
-        eod_id=job.tokenizer.eod_id,
-        tokenizer_sha256=engine.sha256,
-        engine=engine.name,
-        text_bytes=size,
-        seconds=round(seconds, 3),
-        tokens_per_second=round(tokens / seconds, 1),
-        megabytes_per_second=round(size / 1e6 / seconds, 3),
-    )
-    draft.checks.extend(check_shards(draft.dir, draft.stats, engine, job.expected_documents))
+    for piece in pieces:
+        dropped.update(piece.dropped)
+    sides: dict[str, dict[str, Any]] = {}
+    tasks = range(len(plan.tasks))
+    for side in (TRAIN, HELDOUT):
+        kept: list[Kept | None] = [None] * len(tasks)
+        if Filters(plan.job.filters).deduplicate:
+            kept = list(first_occurrences([staging.file(task, f"{side}.hashes") for task in tasks]))
+            dropped[DUPLICATE] += sum(int(np.count_nonzero(~mask)) for mask in kept if mask is not None)
+        if side == HELDOUT and not plan.job.held_out.fraction:
+            sides[side] = {"documents": 0, "tokens": 0, "pairs": []}
+            continue
+        parts = [
+            Part(staging.file(task, f"{side}.bin"), staging.file(task, f"{side}.lengths"), kept[task]) for task in tasks
+        ]
+        pairs = join(
+            parts,
+            folder,
+            side,
+            dtype_for(plan.job.tokenizer.vocab_size),
+            plan.job.pair_bytes if side == TRAIN else None,
+            worker_count(plan.job),
+        )
+        sides[side] = {
+            "documents": sum(pair.documents for pair in pairs),
+            "tokens": sum(pair.tokens for pair in pairs),
+            "pairs": [asdict(pair) for pair in pairs],
+        }
+        if side == HELDOUT:
+            _join_text([staging.file(task, "heldout.jsonl") for task in tasks], kept, folder / "heldout.jsonl")
+    return sides, +dropped
 
 
-def _require_documents(job: TokenizeJob, counts: list[dict[str, int]], dropped: Counter[str]) -> None:
-    total = sum(c["documents"] for c in counts)
+def _join_text(files: list[Path], kept: list[Kept | None], target: Path) -> None:
+    with target.open("wb") as out:
+        for path, mask in zip(files, kept, strict=True):
+            with path.open("rb") as stream:
+                if mask is None:
+                    shutil.copyfileobj(stream, out, 1 << 20)
+                else:
+                    out.writelines(line for line, stays in zip(stream, mask.tolist(), strict=True) if stays)
+
+
+def _require_documents(job: TokenizeJob, sides: dict[str, dict[str, Any]], dropped: Counter[str]) -> None:
+    total = sum(side["documents"] for side in sides.values())
     if total == 0:
         raise InputError(
             f"corpus {job.corpus!r}: no document is left (dropped: {dict(dropped) or 'none'}). "
-            "Check the sources, the format and the text field."
+            "Check the sources, the format, the text field and the filters."
         )
     split = f"held_out.fraction is {job.held_out.fraction}, its seed {job.held_out.seed}"
-    if len(counts) > 1 and counts[1]["documents"] == 0:
+    if job.held_out.fraction and sides[HELDOUT]["documents"] == 0:
         raise InputError(
             f"corpus {job.corpus!r}: none of {total} documents is held out, so nothing can be validated ({split}). "
             "Raise the fraction, take another seed, or declare 0 to hold out nothing."
         )
-    if counts[0]["documents"] == 0:
+    if sides[TRAIN]["documents"] == 0:
         raise InputError(f"corpus {job.corpus!r}: all {total} documents are held out ({split}). Lower the fraction.")

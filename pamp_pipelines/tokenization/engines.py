@@ -1,5 +1,6 @@
 """Tokenizers behind one interface: exactly the ids of the reference library, without special tokens around a text."""
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +22,14 @@ class Engine(Protocol):
         name: library and version that compute the ids.
         vocab_size: highest id + 1, added tokens included.
         sha256: hash over everything that decides ids; equal for two tokenizers that always give equal ids.
+        added_tokens: tokens beside the model's own, which may be spelled out in a text.
     """
 
     file: Path
     name: str
     vocab_size: int
     sha256: str
+    added_tokens: Sequence[str]
 
     def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
         """Ids of all texts one after another, uint32 [tokens], and the number of each text's, int64 [texts]."""
@@ -58,7 +61,8 @@ class HuggingFaceEngine:
 
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-            content = orjson.loads(file.read_bytes())
+            self.content = deciding_part(file)
+            content = orjson.loads(self.content)
         except Exception as error:  # the library raises bare Exception
             raise InputError(
                 f"{file}: not a tokenizer.json that tokenizers {tokenizers.__version__} can read: {error}"
@@ -73,12 +77,12 @@ class HuggingFaceEngine:
         self.file = file
         self.name = f"tokenizers {tokenizers.__version__}"
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._content = _deciding_part(content)
-        self.sha256 = _sha256(self._content)
+        self.sha256 = hashlib.sha256(self.content).hexdigest()
+        self.added_tokens: Sequence[str] = tuple(token["content"] for token in content.get("added_tokens") or ())
 
     def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return _flatten([e.ids for e in encodings])
+        return flatten([e.ids for e in encodings])
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
@@ -93,7 +97,7 @@ class HuggingFaceEngine:
 
     def save(self, directory: Path) -> Path:
         path = directory / "tokenizer.json"
-        path.write_bytes(self._content)
+        path.write_bytes(self.content)
         return path
 
 
@@ -114,9 +118,10 @@ class SentencePieceEngine:
         self.name = f"sentencepiece {sentencepiece.__version__}"
         self.vocab_size = int(self._processor.get_piece_size())
         self.sha256 = sha256_file(file)
+        self.added_tokens: Sequence[str] = ()
 
     def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
-        return _flatten(self._processor.encode(list(texts), out_type=int))
+        return flatten(self._processor.encode(list(texts), out_type=int))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._processor.decode([int(i) for i in ids]))
@@ -173,22 +178,18 @@ def open_tokenizer(path: Path) -> Engine:
     )
 
 
-def _flatten(ids: list[list[int]]) -> tuple[Tokens, Lengths]:
+def flatten(ids: Sequence[Sequence[int]]) -> tuple[Tokens, Lengths]:
+    """Lists of ids as one array, uint32 [tokens], and the length of each, int64 [texts]."""
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
 
-def _deciding_part(content: dict[str, Any]) -> bytes:
+def deciding_part(file: Path) -> bytes:
     """A tokenizer.json reduced to what decides ids and their text, as canonical JSON.
 
     The post-processor only adds special tokens, which documents do not get; truncation and padding are switched off.
     """
+    content: dict[str, Any] = orjson.loads(file.read_bytes())
     kept = ("version", "added_tokens", "normalizer", "pre_tokenizer", "decoder", "model")
     reduced = {key: content.get(key) for key in kept} | {"truncation": None, "padding": None, "post_processor": None}
     return orjson.dumps(reduced, option=orjson.OPT_SORT_KEYS)
-
-
-def _sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()

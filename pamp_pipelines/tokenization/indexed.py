@@ -56,6 +56,105 @@ def idx_path(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".idx")
 
 
+class TokenStream:
+    """Tokens of documents into one file, their lengths into another (little-endian int32); not yet with an index."""
+
+    def __init__(self, tokens: Path, lengths: Path, dtype: type[np.integer]) -> None:
+        self.path = tokens
+        self.documents = 0
+        self.tokens = 0
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._limit = int(np.iinfo(dtype).max)
+        self._tokens: BinaryIO = tokens.open("wb", buffering=0)
+        self._lengths: BinaryIO = lengths.open("wb")
+
+    def add(self, tokens: Tokens, lengths: Lengths, eod_id: int | None = None) -> None:
+        """Append documents.
+
+        Args:
+            tokens: ids of all of them, shape [tokens].
+            lengths: tokens in each, shape [documents]; sums to ``len(tokens)``.
+            eod_id: appended to each document.
+
+        Raises:
+            InputError: an id does not fit the type, or a document has 2^31 tokens or more.
+        """
+        if int(lengths.sum()) != len(tokens):
+            raise ValueError(f"lengths sum to {int(lengths.sum())} but there are {len(tokens)} tokens")
+        if len(tokens) and (int(tokens.max()) > self._limit or (tokens.dtype.kind == "i" and int(tokens.min()) < 0)):
+            raise InputError(
+                f"{self.path}: token id {int(tokens.max())} does not fit {self._dtype.name}; "
+                "the tokenizer gives ids beyond its own vocabulary."
+            )
+        if len(lengths) and int(lengths.max()) >= np.iinfo(np.int32).max:
+            raise InputError(f"{self.path}: a document of {int(lengths.max())} tokens; split it below 2^31.")
+        stored = tokens.astype(self._dtype, copy=False)
+        if eod_id is not None:
+            stored, lengths = with_eod(stored, lengths, eod_id)
+        _write_all(self._tokens, memoryview(np.ascontiguousarray(stored)).cast("B"))
+        self._lengths.write(memoryview(np.ascontiguousarray(lengths, dtype="<i4")).cast("B"))
+        self.documents += len(lengths)
+        self.tokens += len(stored)
+
+    def close(self) -> None:
+        self._tokens.close()
+        self._lengths.close()
+
+
+def with_eod(tokens: Tokens, lengths: Lengths, eod_id: int) -> tuple[Tokens, Lengths]:
+    """Append EOD to each document.
+
+    Args:
+        tokens: ids of all documents, [tokens].
+        lengths: tokens in each, [documents].
+
+    Returns:
+        ids [tokens + documents] and lengths [documents], both with EOD.
+    """
+    out = np.empty(len(tokens) + len(lengths), tokens.dtype)
+    start = 0
+    # slice copies: three times as fast as numpy.insert or a boolean mask
+    for shift, length in enumerate(lengths.tolist()):
+        end = start + length
+        out[start + shift : end + shift] = tokens[start:end]
+        out[end + shift] = eod_id
+        start = end
+    return out, lengths + 1
+
+
+def _write_all(stream: BinaryIO, data: memoryview) -> None:
+    while data:
+        data = data[stream.write(data) :]
+
+
+def write_index(prefix: Path, lengths: Path, dtype: type[np.integer]) -> None:
+    """Write ``<prefix>.idx`` from a file of int32 lengths, in bounded memory."""
+    documents = lengths.stat().st_size // 4
+    code = next(code for code, type in _CODES.items() if type == dtype)
+    width = np.dtype(dtype).itemsize
+    with idx_path(prefix).open("wb") as idx, lengths.open("rb") as stream:
+        idx.write(_HEADER.pack(_MAGIC, 1, code, documents, documents + 1))
+        for block in _blocks(stream):
+            idx.write(memoryview(block).cast("B"))
+        offset = 0
+        for block in _blocks(stream):
+            starts = np.empty(len(block) + 1, "<i8")
+            starts[0] = 0
+            np.cumsum(block, dtype=np.int64, out=starts[1:])
+            starts *= width
+            starts += offset
+            idx.write(memoryview(starts[:-1]).cast("B"))
+            offset = int(starts[-1])
+        for start in range(0, documents + 1, _BLOCK):
+            idx.write(memoryview(np.arange(start, min(start + _BLOCK, documents + 1), dtype="<i8")).cast("B"))
+
+
+def _blocks(stream: BinaryIO) -> Iterator[npt.NDArray[np.int32]]:
+    stream.seek(0)
+    while data := stream.read(4 * _BLOCK):
+        yield np.frombuffer(data, dtype="<i4")
+
+
 class IndexedWriter:
     """Streams documents into ``<prefix>.bin``; the index is written at the end of the ``with`` block.
 
@@ -64,67 +163,27 @@ class IndexedWriter:
 
     def __init__(self, prefix: Path, dtype: type[np.integer]) -> None:
         self.prefix = prefix
-        self.documents = 0
-        self.tokens = 0
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._limit = int(np.iinfo(dtype).max)
-        self._lengths_path = prefix.with_name(prefix.name + ".lengths")
-        self._bin: BinaryIO = bin_path(prefix).open("wb")
-        self._lengths: BinaryIO = self._lengths_path.open("w+b")
+        self._dtype = dtype
+        self._lengths = prefix.with_name(prefix.name + ".lengths")
+        self._stream = TokenStream(bin_path(prefix), self._lengths, dtype)
+
+    @property
+    def documents(self) -> int:
+        return self._stream.documents
+
+    @property
+    def tokens(self) -> int:
+        return self._stream.tokens
 
     def add(self, tokens: Tokens, lengths: Lengths) -> None:
-        """Append documents.
-
-        Args:
-            tokens: ids of all of them, shape [tokens].
-            lengths: tokens in each, shape [documents]; sums to ``len(tokens)``.
-
-        Raises:
-            InputError: an id does not fit the type, or a document has 2^31 tokens or more.
-        """
-        if int(lengths.sum()) != len(tokens):
-            raise ValueError(f"lengths sum to {int(lengths.sum())} but there are {len(tokens)} tokens")
-        if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) > self._limit):
-            raise InputError(
-                f"{bin_path(self.prefix)}: token id {int(tokens.max())} does not fit {self._dtype.name}; "
-                "the tokenizer gives ids beyond its own vocabulary."
-            )
-        if len(lengths) and int(lengths.max()) > np.iinfo(np.int32).max:
-            raise InputError(
-                f"{bin_path(self.prefix)}: a document of {int(lengths.max())} tokens; split it below 2^31."
-            )
-        self._bin.write(memoryview(np.ascontiguousarray(tokens, dtype=self._dtype)).cast("B"))
-        self._lengths.write(memoryview(np.ascontiguousarray(lengths, dtype="<i4")).cast("B"))
-        self.documents += len(lengths)
-        self.tokens += len(tokens)
+        """As ``TokenStream.add``; the documents bring their own EOD."""
+        self._stream.add(tokens, lengths)
 
     def close(self) -> None:
         """Write the index and close all files."""
-        self._bin.close()
-        self._lengths.flush()
-        with idx_path(self.prefix).open("wb") as idx:
-            code = next(c for c, t in _CODES.items() if np.dtype(t) == self._dtype)
-            idx.write(_HEADER.pack(_MAGIC, 1, code, self.documents, self.documents + 1))
-            for block in self._blocks():
-                idx.write(block.tobytes())
-            offset = 0
-            for block in self._blocks():
-                ends = offset + np.cumsum(block, dtype=np.int64) * self._dtype.itemsize
-                idx.write(np.concatenate([[offset], ends[:-1]]).astype("<i8").tobytes())
-                offset = int(ends[-1])
-            for start in range(0, self.documents + 1, _BLOCK):
-                idx.write(np.arange(start, min(start + _BLOCK, self.documents + 1), dtype="<i8").tobytes())
-        self._discard()
-
-    def _blocks(self) -> Iterator[npt.NDArray[np.int32]]:
-        self._lengths.seek(0)
-        while data := self._lengths.read(4 * _BLOCK):
-            yield np.frombuffer(data, dtype="<i4")
-
-    def _discard(self) -> None:
-        self._bin.close()
-        self._lengths.close()
-        self._lengths_path.unlink(missing_ok=True)
+        self._stream.close()
+        write_index(self.prefix, self._lengths, self._dtype)
+        self._lengths.unlink()
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +194,8 @@ class IndexedWriter:
         if kind is None:
             self.close()
         else:
-            self._discard()
+            self._stream.close()
+            self._lengths.unlink(missing_ok=True)
 
 
 class IndexedReader:

@@ -1,5 +1,7 @@
 """Looking into shards: documents decoded back, and whether .bin, .idx and manifest agree."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from pamp_pipelines.tokenization.job import KIND
 
 _SAMPLE = 8
 _SHOWN_CHARACTERS = 300
+_THREADS = 4
 _BLOCK = 1 << 20
 """Tokens or documents looked at in one go: some 16 MB of memory."""
 
@@ -68,14 +71,18 @@ def inspect_shards(path: Path, documents: int = 5, verify: Verify = "size") -> I
         path=path,
         id=artifact.id,
         stats=stats,
-        documents=tuple(d for side in _sides(stats) for d in decode_documents(path, side, engine, documents)),
+        documents=tuple(
+            d
+            for side in _sides(stats)
+            for d in decode_documents(path, side, prefixes(stats, side)[0], engine, documents)
+        ),
         checks=tuple(check_shards(path, stats, engine)),
     )
 
 
-def decode_documents(path: Path, side: str, engine: Engine, count: int) -> list[DecodedDocument]:
-    """The first ``count`` documents of ``train`` or ``heldout``."""
-    reader = IndexedReader(path / side)
+def decode_documents(path: Path, side: str, prefix: str, engine: Engine, count: int) -> list[DecodedDocument]:
+    """The first ``count`` documents of a pair of files."""
+    reader = IndexedReader(path / prefix)
     shown = []
     for index in range(min(count, len(reader))):
         ids = reader[index]
@@ -96,20 +103,21 @@ def check_shards(
         engine: the tokenizer that made them.
         expected_documents: rows that raw_corpus counted.
     """
-    sides = _sides(stats)
-    readers = {side: IndexedReader(path / side) for side in sides}
-    scans = {side: _scan(reader, stats["eod_id"]) for side, reader in readers.items()}
+    readers = {side: [IndexedReader(path / name) for name in prefixes(stats, side)] for side in _sides(stats)}
+    every = [reader for of_side in readers.values() for reader in of_side]
+    scans = [_scan(reader, stats["eod_id"]) for reader in every]
     dropped = sum(stats["dropped"].values())
-    in_files = sum(len(reader) for reader in readers.values())
+    in_files = sum(len(reader) for reader in every)
     agree = (
         stats["documents_read"] == stats["documents_written"] + dropped
         and stats["documents_written"] == in_files
-        and all(len(r) == stats[s]["documents"] and len(r.tokens) == stats[s]["tokens"] for s, r in readers.items())
+        and all(sum(map(len, of)) == stats[side]["documents"] for side, of in readers.items())
+        and all(sum(len(r.tokens) for r in of) == stats[side]["tokens"] for side, of in readers.items())
         and expected_documents in (None, stats["documents_read"])
     )
-    highest = max(scan["highest"] for scan in scans.values())
-    unended = sum(scan["unended"] for scan in scans.values())
-    inside = sum(scan["inside"] for scan in scans.values())
+    highest = max(scan["highest"] for scan in scans)
+    unended = sum(scan["unended"] for scan in scans)
+    inside = sum(scan["inside"] for scan in scans)
     return [
         CheckResult(
             name="counts_agree",
@@ -125,7 +133,7 @@ def check_shards(
         ),
         CheckResult(
             name="index_agrees",
-            passed=all(_index_agrees(reader) for reader in readers.values()),
+            passed=all(_index_agrees(reader) for reader in every),
             description="offsets are the running sum of lengths and fill .bin; every document is one sequence",
         ),
         CheckResult(
@@ -155,27 +163,55 @@ def _sides(stats: dict[str, Any]) -> list[str]:
     return ["train", "heldout"] if stats["heldout"]["documents"] else ["train"]
 
 
+def prefixes(stats: dict[str, Any], side: str) -> list[str]:
+    """Names of the pairs of files of ``train`` or ``heldout``, without ``.bin`` and ``.idx``, in order."""
+    return [pair["name"] for pair in stats[side].get("pairs", [])] or [side]
+
+
 def _scan(reader: IndexedReader, eod_id: int) -> dict[str, int]:
-    """Highest id, documents that do not end with EOD, and EODs elsewhere.
+    """Highest id, documents that do not end with EOD, and EODs elsewhere."""
+    # numpy lets go of the interpreter, so threads share the work
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda span: _scan_span(reader, eod_id, *span), _document_spans(reader)))
+    highest, eods, ended = (list(column) for column in zip((-1, 0, 0), *found, strict=True))
+    return {"highest": max(highest), "unended": len(reader) - sum(ended), "inside": sum(eods) - sum(ended)}
+
+
+def _document_spans(reader: IndexedReader) -> Iterator[tuple[int, int, int]]:
+    """First and last + 1 of documents that hold some ``_BLOCK`` tokens together, and the offset of their first token.
+
+    Offsets are summed here, so that wrong ones in the index are no wrong tokens.
+    """
+    count = min(_BLOCK, max(1, _BLOCK * len(reader) // max(1, len(reader.tokens))))
+    offset = 0
+    for first in range(0, len(reader), count):
+        last = min(first + count, len(reader))
+        yield first, last, offset
+        offset += int(reader.lengths[first:last].sum(dtype=np.int64))
+
+
+def _scan_span(reader: IndexedReader, eod_id: int, first: int, last: int, offset: int) -> tuple[int, int, int]:
+    """Highest id, EODs, and documents that end with EOD.
 
     Reads .bin block by block, since the pages of a memory map would count as memory of this process.
     """
-    highest, eods, ended = -1, 0, 0
-    document = start = block_start = 0  # start: first token of ``document``
+    lengths = reader.lengths[first:last]
+    highest, eods, ended, position = -1, 0, 0, 0
+    last_tokens = np.cumsum(lengths, dtype=np.int64) - 1
+    total = int(last_tokens[-1]) + 1
     with bin_path(reader.prefix).open("rb") as stream:
-        while len(block := np.fromfile(stream, reader.tokens.dtype, _BLOCK)):
-            is_eod = block == eod_id
+        stream.seek(offset * reader.dtype.itemsize)
+        while position < total:
+            block = np.fromfile(stream, reader.tokens.dtype, min(_BLOCK, total - position))
+            if not len(block):
+                break
             highest = max(highest, int(block.max()))
+            is_eod = block == eod_id
             eods += int(np.count_nonzero(is_eod))
-            lengths = reader.lengths[document : document + len(block)]
-            last = start - block_start + np.cumsum(lengths, dtype=np.int64) - 1  # of each document, within the block
-            inside = int(np.searchsorted(last, len(block)))
-            if inside:
-                ended += int(np.count_nonzero(is_eod[last[:inside]]))
-                document += inside
-                start = block_start + int(last[inside - 1]) + 1
-            block_start += len(block)
-    return {"highest": highest, "unended": len(reader) - ended, "inside": eods - ended}
+            a, b = np.searchsorted(last_tokens, [position, position + len(block)])
+            ended += int(np.count_nonzero(is_eod[last_tokens[a:b] - position]))
+            position += len(block)
+    return highest, eods, ended
 
 
 def _index_agrees(reader: IndexedReader) -> bool:
@@ -197,11 +233,11 @@ def _index_agrees(reader: IndexedReader) -> bool:
 
 
 def _held_out_checks(
-    path: Path, stats: dict[str, Any], engine: Engine, readers: dict[str, IndexedReader]
+    path: Path, stats: dict[str, Any], engine: Engine, readers: dict[str, list[IndexedReader]]
 ) -> list[CheckResult]:
     if "heldout" not in readers:
         return []
-    reader = readers["heldout"]
+    (reader,) = readers["heldout"]
     texts = 0
     different = []
     with (path / "heldout.jsonl").open("rb") as stream:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from pamp_pipelines.corpus.fingerprints import fingerprint
 from pamp_pipelines.corpus.job import KIND as RAW_CORPUS
@@ -12,7 +12,7 @@ from pamp_pipelines.corpus.job import CorpusJob, corpus_id, corpus_job
 from pamp_pipelines.corpus.readers import ReadingRules, format_of
 from pamp_pipelines.corpus.sources import SourceFile, expand
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.declarations.corpus import CorpusFormat, HeldOut
+from pamp_pipelines.declarations.corpus import PAIR_BYTES, CorpusFormat, Encoding, Filter, HeldOut
 from pamp_pipelines.declarations.hf_config import hf_directory, read_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.errors import InputError, MissingInput
@@ -23,7 +23,7 @@ from pamp_pipelines.project import Project
 from pamp_pipelines.tokenization.tokenizer_spec import TokenizerSpec, describe_tokenizer, require_fit
 
 KIND = "tokenized_shards"
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 """Bumped when equal documents give other shards."""
 
 
@@ -35,7 +35,11 @@ class TokenizeJob(BaseModel):
         files: sources with the content that they must still have.
         inputs: the raw_corpus, or nothing for plain files.
         expected_documents: rows that raw_corpus counted, dropped ones included; None for plain files.
-        batch_bytes: UTF-8 text that is encoded at once; bounds memory and the time to react to a cancel.
+        filters: steps between reading and encoding.
+        pair_bytes: size of a ``.bin`` after which the next one begins.
+        workers: processes; None: one for each core that this process may use.
+        task_bytes: text of a piece, which is made at once by one worker and made again when that is killed.
+        batch_bytes: text that is encoded at once; bounds memory and the time to react to a cancel.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,15 +54,27 @@ class TokenizeJob(BaseModel):
     inputs: tuple[ArtifactRef, ...] = ()
     declaration: dict[str, Any] = {}
     expected_documents: int | None = None
-    batch_bytes: int = 2 << 20
+    filters: tuple[Filter, ...] = ()
+    pair_bytes: PositiveInt = PAIR_BYTES
+    workers: PositiveInt | None = None
+    task_bytes: PositiveInt = 64 << 20
+    batch_bytes: PositiveInt = 8 << 20
 
 
-def shards_id(source: str, tokenizer: TokenizerSpec, held_out: HeldOut) -> str:
-    """Identity of shards; ``source`` is the id of the corpus."""
+def shards_id(
+    source: str,
+    tokenizer: TokenizerSpec,
+    held_out: HeldOut,
+    filters: Sequence[Filter] = (),
+    pair_bytes: int = PAIR_BYTES,
+) -> str:
+    """Identity of shards; ``source`` is the id of the corpus. Neither workers nor pieces show in the files."""
     parameters = {
         "tokenizer": tokenizer.sha256,
         "eod_id": tokenizer.eod_id,
         "held_out": held_out.model_dump() if held_out.fraction else None,
+        "filters": [step.model_dump(exclude_none=True) for step in filters],
+        "pair_bytes": pair_bytes,
     }
     return artifact_id(KIND, STAGE_VERSION, [source], parameters)
 
@@ -74,7 +90,7 @@ def tokenize_job(catalog: Catalog, lake: Lake, corpus: str, model: str) -> Token
     raw = _raw_corpus(scan)
     declared = catalog.corpus(corpus)
     tokenizer = model_tokenizer(catalog, model)
-    id = shards_id(raw.id, tokenizer, declared.held_out)
+    id = shards_id(raw.id, tokenizer, declared.held_out, declared.filters, declared.shard_bytes)
     stats = raw.manifest.stats
     return TokenizeJob(
         corpus=corpus,
@@ -90,6 +106,8 @@ def tokenize_job(catalog: Catalog, lake: Lake, corpus: str, model: str) -> Token
             "tokenizer": tokenizer.model_dump(mode="json", exclude={"path"}),
         },
         expected_documents=stats["documents"] + sum(stats["dropped"].values()),
+        filters=declared.filters,
+        pair_bytes=declared.shard_bytes,
     )
 
 
@@ -122,6 +140,10 @@ def plain_tokenize_job(
     text_field: str = "text",
     on_error: Literal["stop", "drop"] = "stop",
     held_out: HeldOut = HeldOut(fraction=0.0),  # noqa: B008 (frozen)
+    filters: Sequence[Filter] = (),
+    encoding: Encoding = "utf-8",
+    pair_bytes: int = PAIR_BYTES,
+    workers: int | None = None,
 ) -> TokenizeJob:
     """A job on plain paths, without a project.
 
@@ -140,14 +162,14 @@ def plain_tokenize_job(
         raise InputError(
             f"the inputs have several formats: {', '.join(sorted(map(str, formats)))}. Tokenize each alone."
         )
-    rules = ReadingRules(format=formats.pop(), text_field=text_field, on_error=on_error)
+    rules = ReadingRules(format=formats.pop(), text_field=text_field, encoding=encoding, on_error=on_error)
     output = output.absolute()
     _require_own(output)
     spec = describe_tokenizer(tokenizer, eod)
     files = fingerprint(locations)
     return TokenizeJob(
         corpus=output.name,
-        id=shards_id(corpus_id(files, rules), spec, held_out),
+        id=shards_id(corpus_id(files, rules), spec, held_out, filters, pair_bytes),
         output=output,
         files=files,
         rules=rules,
@@ -156,8 +178,12 @@ def plain_tokenize_job(
         declaration={
             "rules": rules.model_dump(),
             "held_out": held_out.model_dump(),
+            "filters": [step.model_dump(exclude_none=True) for step in filters],
             "tokenizer": spec.model_dump(mode="json", exclude={"path"}),
         },
+        filters=tuple(filters),
+        pair_bytes=pair_bytes,
+        workers=workers,
     )
 
 

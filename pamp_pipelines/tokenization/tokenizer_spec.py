@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from pamp_pipelines.declarations.source_checks import vocabulary_problem
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
 
@@ -49,10 +50,7 @@ def describe_tokenizer(path: Path, eod: str | None = None) -> TokenizerSpec:
 def require_fit(spec: TokenizerSpec, model: str, model_vocab_size: int) -> None:
     """Raises InputError when the tokenizer has ids that the model has no embedding for."""
     if spec.vocab_size > model_vocab_size:
-        raise InputError(
-            f"{spec.path}: the highest token id is {spec.vocab_size - 1}, but model {model!r} has vocab_size "
-            f"{model_vocab_size}. The tokenizer does not fit the model: take the model's own, or raise vocab_size."
-        )
+        raise InputError(vocabulary_problem(spec.path, spec.vocab_size - 1, model, model_vocab_size))
 
 
 def _resolve_eod(engine: Engine, declared: str | None) -> tuple[str, int]:

@@ -194,8 +194,7 @@ def _job(
         vocab_size=hf_config["vocab_size"],
         eod_id=_eod_id(inputs),
         train=tuple(
-            WeightedShards(prefix=(artifact.path / "train").absolute(), weight=share[corpus])
-            for corpus, artifact in inputs.shards.items()
+            shards for corpus, artifact in inputs.shards.items() for shards in weighted_shards(artifact, share[corpus])
         ),
         heldout=tuple(
             HeldOutShards(corpus=corpus, prefix=(artifact.path / "heldout").absolute())
@@ -229,6 +228,17 @@ def _job(
             "resolved": parameters,
         },
         profile=compute,
+    )
+
+
+def weighted_shards(artifact: Artifact, weight: float) -> tuple[WeightedShards, ...]:
+    """The pairs of training tokens of a corpus; its weight is divided by their tokens, so all of it is drawn evenly."""
+    train = artifact.manifest.stats["train"]
+    return tuple(
+        WeightedShards(
+            prefix=(artifact.path / pair["name"]).absolute(), weight=weight * pair["tokens"] / train["tokens"]
+        )
+        for pair in train["pairs"]
     )
 
 

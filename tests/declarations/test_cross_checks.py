@@ -147,7 +147,7 @@ def test_key_value_heads_may_be_replicated(project: Project, edit: Edit) -> None
             MODELS + "tiny.yaml",
             "vocab_size: 3",
             "vocab_size: 2",
-            "largest token id is 2, but the embedding has 2 rows",
+            "the highest token id is 2, but model 'tiny' has vocab_size 2",
         ),
         (MODELS + "tiny.yaml", "eod: <|endoftext|>", "eod: <|endoftxt|>", "Did you mean '<|endoftext|>'?"),
         (

@@ -2,6 +2,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pamp_pipelines.corpus import progress
 from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.events import Event
-from pamp_pipelines.tokenization import indexed
+from pamp_pipelines.tokenization import indexed, join
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.engines import open_tokenizer
 from pamp_pipelines.tokenization.indexed import IndexedReader
@@ -35,7 +36,7 @@ def side(artifact: Artifact, name: str) -> list[str]:
 
 def left_beside(job: TokenizeJob) -> list[str]:
     """What a build left under the output's name or a temporary one."""
-    return [p.name for p in job.output.parent.iterdir() if p == job.output or "partial" in p.name]
+    return [p.name for p in job.output.parent.iterdir() if p == job.output or p.suffix in {".partial", ".pieces"}]
 
 
 def test_every_document_is_accounted_for(make_job: MakeJob, plays: list[str]) -> None:
@@ -62,6 +63,7 @@ def test_every_document_is_accounted_for(make_job: MakeJob, plays: list[str]) ->
         "eod_only_at_the_end": True,
         "held_out_not_empty": True,
         "held_out_text_matches": True,
+        "ids_are_the_references": True,
     }
     assert [e.kind for e in events] == ["started", "finished"]
 
@@ -149,7 +151,7 @@ def test_nothing_held_out_leaves_no_held_out_files(make_job: MakeJob) -> None:
         "train.bin",
         "train.idx",
     ]
-    assert artifact.manifest.stats["heldout"] == {"documents": 0, "tokens": 0}
+    assert artifact.manifest.stats["heldout"] == {"documents": 0, "tokens": 0, "pairs": []}
 
 
 def test_an_empty_corpus_is_named(make_job: MakeJob) -> None:
@@ -200,13 +202,13 @@ def test_a_changed_tokenizer_is_refused(make_job: MakeJob, tokenizer: Path, tmp_
 
 def test_progress_counts_up_and_can_cancel(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_INTERVAL_S", 0.0)
-    job = make_job([f"document {i}" for i in range(50)]).model_copy(
-        update={"expected_documents": 50, "batch_bytes": 100}
+    job = make_job([f"document {i:02}" for i in range(50)]).model_copy(
+        update={"expected_documents": 50, "batch_bytes": 240, "workers": 1}
     )
     events: list[Event] = []
     tokenize(job, events.append)
     shown = [e.data for e in events if e.kind == "progress"]
-    assert [s["documents"] for s in shown] == list(range(1, 51))
+    assert [s["documents"] for s in shown] == list(range(10, 51, 10))  # a line has 24 bytes
     assert shown[-1]["fraction"] == 1.0
     assert shown[-1]["tokens"] > 0
     assert shown[-1]["megabytes"] > 0
@@ -222,14 +224,16 @@ def test_progress_counts_up_and_can_cancel(make_job: MakeJob, monkeypatch: pytes
     other = job.model_copy(update={"output": job.output.with_name("canceled")})
     with pytest.raises(Canceled):
         tokenize(other, cancel)
-    assert left_beside(other) == []
+    assert left_beside(other) == [".canceled.pieces"]  # the next build goes on with them
 
 
-@pytest.mark.parametrize("writes", ["bin_path", "idx_path"])
-def test_a_full_disk_leaves_nothing(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, writes: str) -> None:
+@pytest.mark.parametrize(("module", "writes"), [(join, "bin_path"), (indexed, "idx_path")])
+def test_a_full_disk_leaves_nothing(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, module: ModuleType, writes: str
+) -> None:
     job = make_job([f"document {i}" for i in range(5000)], fraction=0.5)
     # every write to /dev/full fails with ENOSPC
-    monkeypatch.setattr(indexed, writes, lambda _: Path("/dev/full"))
+    monkeypatch.setattr(module, writes, lambda _: Path("/dev/full"))
     with pytest.raises(PampError, match="no space left"):
         tokenize(job)
     assert left_beside(job) == []

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.tokenization import indexed
-from pamp_pipelines.tokenization.build import with_eod
-from pamp_pipelines.tokenization.indexed import IndexedReader, IndexedWriter, bin_path, dtype_for, idx_path
+from pamp_pipelines.tokenization.indexed import (
+    IndexedReader,
+    IndexedWriter,
+    bin_path,
+    dtype_for,
+    idx_path,
+    with_eod,
+    write_index,
+)
 
 Batch = list[list[int]]
 BATCHES = st.lists(st.lists(st.lists(st.integers(0, 65_535), min_size=1, max_size=9), max_size=6), max_size=6)
@@ -72,11 +79,10 @@ def test_lengths_must_cover_the_tokens(tmp_path: Path) -> None:
 
 def test_offsets_beyond_four_gigabytes(tmp_path: Path) -> None:
     """Three documents of 2^30 tokens, in a sparse file."""
-    with IndexedWriter(tmp_path / "a", np.int32) as writer:
-        for _ in range(3):
-            writer._lengths.write(np.array([1 << 30], "<i4").tobytes())
-            writer.documents += 1
-    with bin_path(tmp_path / "a").open("r+b") as stream:
+    lengths = tmp_path / "lengths"
+    np.full(3, 1 << 30, "<i4").tofile(lengths)
+    write_index(tmp_path / "a", lengths, np.int32)
+    with bin_path(tmp_path / "a").open("wb") as stream:
         stream.truncate(3 << 32)
         stream.seek((3 << 32) - 4)
         stream.write(np.array([7], "<i4").tobytes())

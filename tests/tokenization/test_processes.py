@@ -69,7 +69,7 @@ def test_two_processes_at_once_build_once(
 ) -> None:
     job = make_job(plays, fraction=0.1)
     outputs = [process.communicate(timeout=60)[0].split() for process in [start(job), start(job)]]
-    assert sorted(map(len, outputs)) == [1, 3]
+    assert min(map(len, outputs)) == 1
     assert outputs[0][-1] == outputs[1][-1]
     assert {"started", "finished"} <= {*outputs[0], *outputs[1]}
 

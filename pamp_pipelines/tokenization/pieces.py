@@ -1,0 +1,210 @@
+"""Pieces: the tokens of one task, with a marker that says that they are complete."""
+
+import fcntl
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from pamp_pipelines.corpus.batches import read_batches
+from pamp_pipelines.corpus.fingerprints import unwritten
+from pamp_pipelines.corpus.spans import Task
+from pamp_pipelines.tokenization.encoders import Encoder, open_encoder
+from pamp_pipelines.tokenization.filters import Filters
+from pamp_pipelines.tokenization.heldout import held_out_rule
+from pamp_pipelines.tokenization.indexed import TokenStream, dtype_for
+from pamp_pipelines.tokenization.job import TokenizeJob
+
+TRAIN, HELDOUT = "train", "heldout"
+DIGEST = 16
+"""Bytes of the hash by which equal texts are found."""
+_SAMPLE_CHARACTERS = 2000
+
+
+class Plan(BaseModel):
+    """What is made of a job, in which pieces; pieces of another plan are of no use.
+
+    Attributes:
+        encoder: see ``encoders.choose_encoder``.
+        tokens: of each file, as ``fingerprints.require_unchanged`` gives them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job: TokenizeJob
+    encoder: str
+    tokens: tuple[str, ...]
+    tasks: tuple[Task, ...]
+
+
+class Piece(BaseModel):
+    """The completion marker of a task: what was read and what its files hold.
+
+    Attributes:
+        read: rows.
+        text_bytes: UTF-8 text that was encoded.
+        train, heldout: documents and tokens.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    read: int
+    text_bytes: int
+    dropped: dict[str, int]
+    train: tuple[int, int]
+    heldout: tuple[int, int]
+
+
+def _appear(path: Path, content: str) -> None:
+    """Write a file whole or not at all. Not flushed to the disk: a piece is lost with the machine, and made again."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(content)
+    temporary.rename(path)
+
+
+OnBatch = Callable[[int, int, int], None]
+"""Told after each batch: rows, bytes of text, tokens."""
+
+
+class Staging:
+    """The folder of the pieces, beside the artifact to be. It outlives a killed build, which then goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of(cls, output: Path) -> "Staging":
+        return cls(output.parent / f".{output.name}.pieces")
+
+    @contextmanager
+    def opened(self, plan: Plan) -> Iterator[None]:
+        """Take the folder over for ``plan``: wait for workers of a killed build, and clear what is of another plan."""
+        self.folder.mkdir(exist_ok=True)
+        with (self.folder / "lock").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            content = plan.model_dump_json()
+            if not self.plan_file.exists() or self.plan_file.read_text() != content:
+                for path in self.folder.iterdir():
+                    if path.name != "lock":
+                        path.unlink()
+                _appear(self.plan_file, content)
+            fcntl.flock(stream, fcntl.LOCK_UN)
+            yield
+
+    @property
+    def plan_file(self) -> Path:
+        return self.folder / "plan.json"
+
+    def file(self, task: int, name: str) -> Path:
+        return self.folder / f"{task:07}.{name}"
+
+    def finished(self, task: int, plan: Plan) -> Piece | None:
+        """The marker of a task, if it is complete and its files have their sizes."""
+        try:
+            piece = Piece.model_validate_json(self.file(task, "json").read_bytes())
+            width = np.dtype(dtype_for(plan.job.tokenizer.vocab_size)).itemsize
+            for side, (documents, tokens) in ((TRAIN, piece.train), (HELDOUT, piece.heldout)):
+                sizes = {"bin": tokens * width, "lengths": 4 * documents}
+                if any(self.file(task, f"{side}.{kind}").stat().st_size != size for kind, size in sizes.items()):
+                    return None
+        except (OSError, ValueError):
+            return None
+        return piece
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class PieceMaker:
+    """Makes the pieces of a plan, one after another; the tokenizer is loaded once."""
+
+    def __init__(self, plan: Plan, staging: Staging) -> None:
+        job = plan.job
+        self._plan = plan
+        self._staging = staging
+        self._encoder: Encoder = open_encoder(job.tokenizer.path, plan.encoder, job.tokenizer.sha256)
+        self._filters = Filters(job.filters)
+        self._is_held_out = held_out_rule(job.held_out.fraction, job.held_out.seed)
+
+    def make(self, task: int, on_batch: OnBatch) -> Piece:
+        """Read, encode and write one task; the marker comes last.
+
+        Raises:
+            InputError: a source is bad or was written meanwhile.
+        """
+        job = self._plan.job
+        sides = [_Side(self._staging, task, name, self._filters.deduplicate, job) for name in (TRAIN, HELDOUT)]
+        dropped: Counter[str] = Counter()
+        read = text_bytes = 0
+        sample: list[dict[str, int | str]] = []
+        with self._staging.file(task, "heldout.jsonl").open("wb") as heldout_text:
+            for span in self._plan.tasks[task]:
+                file = job.files[span.file]
+                with unwritten(file, self._plan.tokens[span.file]):
+                    for batch in read_batches(file, job.rules, span, job.batch_bytes, self._filters.fields):
+                        rows = len(batch.texts) + len(batch.dropped)
+                        dropped.update(row.reason for row in batch.dropped)
+                        texts = self._filters.apply(batch.texts, batch.fields, dropped)
+                        train, heldout = self._split(texts)
+                        heldout_text.writelines(orjson.dumps({"text": text}) + b"\n" for text in heldout)
+                        before = text_bytes
+                        for side, chosen in zip(sides, (train, heldout), strict=True):
+                            sample.extend(side.sample(chosen))
+                            text_bytes += side.add(chosen, self._encoder)
+                        read += rows
+                        on_batch(rows, text_bytes - before, sum(side.stream.tokens for side in sides))
+        for side in sides:
+            side.close()
+        self._staging.file(task, "sample.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in sample))
+        counts = [(side.stream.documents, side.stream.tokens) for side in sides]
+        piece = Piece(read=read, text_bytes=text_bytes, dropped=dict(dropped), train=counts[0], heldout=counts[1])
+        _appear(self._staging.file(task, "json"), piece.model_dump_json())
+        return piece
+
+    def _split(self, texts: list[str]) -> tuple[list[str], list[str]]:
+        if not self._plan.job.held_out.fraction:
+            return texts, []
+        train: list[str] = []
+        heldout: list[str] = []
+        for text in texts:
+            (heldout if self._is_held_out(text) else train).append(text)
+        return train, heldout
+
+
+class _Side:
+    """One side of the split in one piece."""
+
+    def __init__(self, staging: Staging, task: int, name: str, hashed: bool, job: TokenizeJob) -> None:
+        self._name = name
+        self._eod_id = job.tokenizer.eod_id
+        self._hashes = staging.file(task, f"{name}.hashes").open("wb") if hashed else None
+        files = [staging.file(task, f"{name}.{kind}") for kind in ("bin", "lengths")]
+        self.stream = TokenStream(files[0], files[1], dtype_for(job.tokenizer.vocab_size))
+
+    def add(self, texts: Sequence[str], encoder: Encoder) -> int:
+        """Encode and append texts; gives their size in bytes."""
+        if not texts:
+            return 0
+        self.stream.add(*encoder.encode(texts), self._eod_id)
+        if self._hashes:
+            self._hashes.write(b"".join(hashlib.blake2b(text.encode(), digest_size=DIGEST).digest() for text in texts))
+        # str.isascii() looks at a flag
+        return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+
+    def sample(self, texts: Sequence[str]) -> Iterator[dict[str, int | str]]:
+        """The first short document of a batch, for the comparison with the reference."""
+        for index, text in enumerate(texts):
+            if len(text) <= _SAMPLE_CHARACTERS:
+                yield {"side": self._name, "index": self.stream.documents + index, "text": text}
+                return
+
+    def close(self) -> None:
+        self.stream.close()
+        if self._hashes:
+            self._hashes.close()
