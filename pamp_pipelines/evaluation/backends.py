@@ -127,6 +127,9 @@ def _fitted(backend: type, device: str) -> Any:
             self.batch_used = batch_size if isinstance(batch_size, int) else None
 
         def document_length(self, text: str) -> int:
-            return len(self.reference_tokenizer.encode(text, add_special_tokens=False))
+            return len(self.document_tokens(text))
+
+        def document_tokens(self, text: str) -> list[int]:
+            return list(self.reference_tokenizer.encode(text, add_special_tokens=False))
 
     return Fitted

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,19 @@ from lm_eval.tasks import TaskManager
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.build import build_tasks, leaves
+from pamp_pipelines.evaluation.contamination import seen_in_training
 from pamp_pipelines.evaluation.model import ScoredModel
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
 from pamp_pipelines.evaluation.task_data import rows_sha256
-from pamp_pipelines.evaluation.verdicts import beats_unigram, extreme_scores, finite_scores, unigram_rows
+from pamp_pipelines.evaluation.verdicts import (
+    beats_unigram,
+    extreme_scores,
+    finite_scores,
+    held_out_unseen,
+    not_worse,
+    unigram_rows,
+)
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.producer import git_state
 
@@ -92,7 +100,13 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
         "max_length": model.max_length,
     }
     flat = [{"task": task, **sample} for task, of_task in samples.items() for sample in of_task]
-    checks = [finite_scores(rows), *extreme_scores(rows, flat), *beats_unigram(rows)]
+    checks = [
+        finite_scores(rows),
+        *extreme_scores(rows, flat),
+        *beats_unigram(rows),
+        *not_worse(spec, rows),
+        *held_out_unseen(job, rows),
+    ]
     return Outcome(plain(results), flat, rows, stats, checks)
 
 
@@ -144,6 +158,7 @@ def score_rows(
             "task_sha256": file.yaml_sha256 if file else None,
             "data_sha256": file.data_sha256 if file and file.data_sha256 else _rows_hash(task),
             "split": _split(task),
+            "contamination": contamination(job, model, of_task),
         }
         better = results.get("higher_is_better", {}).get(name, {})
         for key, value in metrics.items():
@@ -177,6 +192,25 @@ def score_rows(
             row = {"metric": "token_perplexity", "value": value, "stderr": error, "higher_is_better": False}
             rows.append({**common, **about, **row, "n": len(of_task)})
     return rows
+
+
+def contamination(job: EvaluateJob, model: ScoredModel, samples: Sequence[dict[str, Any]]) -> float | None:
+    """Part of the samples with 13 tokens in a row of the training text; None where that is unknown or too large."""
+    if job.subject.baseline is None or not samples:
+        return None
+    docs = {s["doc_hash"]: s["doc"] for s in samples}
+    texts = [model.document_tokens(" ".join(_texts(doc))) for doc in docs.values()]
+    seen = seen_in_training(texts, job.subject.baseline.train)
+    return None if seen is None else sum(seen) / len(seen)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All text in a row."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _split(task: ConfigurableTask | None) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
+from pamp_pipelines.evaluation.scores import SCORES, read_scores
 from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
-from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Subject, evaluation_spec, work_folder
+from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import TrainJob, read_job
@@ -58,7 +60,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
             _rows(catalog, lake, name, declared, training),
             root,
             hub_sources(declared),
-        )
+        ).model_copy(update={"predecessor": _predecessor(lake, key, name)})
         for name in evaluations
     ]
     return EvaluateJob(
@@ -68,6 +70,17 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
         profile=catalog.profile(catalog.training_config(key.training_config).profile),
         trusted=(root,),
     )
+
+
+def _predecessor(lake: Lake, key: CheckpointKey, evaluation: str) -> Predecessor | None:
+    """Scores of the last checkpoint before this one in the same run, if it has any by this evaluation."""
+    folder = lake.scores_dir(key, evaluation).parents[1]
+    steps = sorted(int(found.name) for found in folder.glob("*/") if found.name.isdigit())
+    for step in reversed([step for step in steps if step < key.step]):
+        file = lake.scores_dir(replace(key, step=step), evaluation) / SCORES
+        if file.is_file():
+            return Predecessor(step=step, rows=tuple(read_scores(file)))
+    return None
 
 
 def _export(lake: Lake, key: CheckpointKey) -> Artifact:

@@ -195,9 +195,9 @@ class ScoredModel(HFLM):
 
     def document_length(self, text: str) -> int:
         """Tokens of a document as scored: nothing added."""
-        return len(self._document_tokens(text))
+        return len(self.document_tokens(text))
 
-    def _document_tokens(self, text: str) -> list[int]:
+    def document_tokens(self, text: str) -> list[int]:
         return self.tok_encode(text, add_special_tokens=False)
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

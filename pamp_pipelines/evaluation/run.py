@@ -69,8 +69,8 @@ def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
     done = json.loads((folder / _DONE).read_text())
     declaration = {
         "subject": job.subject.model_dump(mode="json", exclude={"directory", "inputs", "baseline"}),
-        "evaluation": spec.model_dump(mode="json", exclude={"id", "output", "tasks"}),
-        "tasks": [task.model_dump(mode="json", exclude={"yaml", "data"}) for task in spec.tasks],
+        "evaluation": spec.model_dump(mode="json", exclude={"id", "output", "tasks", "predecessor"}),
+        "tasks": [task.model_dump(mode="json", exclude={"yaml", "data", "folders", "datasets"}) for task in spec.tasks],
     }
     with publish(spec.output, kind=KIND, id=spec.id, inputs=job.subject.inputs, declaration=declaration) as draft:
         for source in sorted(folder.iterdir()):

@@ -36,6 +36,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "task_sha256": ("string", "hash over the task file, its includes and code"),
     "data_sha256": ("string", "hash of the rows or the files that hold them"),
     "split": ("string", "part of the data that was scored"),
+    "contamination": ("float64", "part of the samples that share 13 tokens in a row with the training text"),
     "model_content": ("string", "content hash of the scored directory"),
     "prefix_token": ("string", "token before the first token of a document"),
     "prefix_id": ("int64", "its id"),

@@ -56,8 +56,18 @@ class TaskSpec(_Frozen):
     data_sha256: str | None = None
 
 
+class Predecessor(_Frozen):
+    """The checkpoint before, as scored by the same evaluation: its step and the rows of its table."""
+
+    step: int
+    rows: tuple[dict[str, Any], ...]
+
+
 class EvaluationSpec(_Frozen):
-    """One evaluation: tasks and how they are run; fields as in the declaration."""
+    """One evaluation: tasks and how they are run; fields as in the declaration.
+
+    ``predecessor`` is what the scores are held against. It is no part of the identity: it changes a verdict only.
+    """
 
     name: str
     tasks: tuple[TaskSpec, ...]
@@ -74,6 +84,7 @@ class EvaluationSpec(_Frozen):
     bootstrap_iterations: int
     seed: int
     worse_factor: float = 1.1
+    predecessor: Predecessor | None = None
     id: str
     output: Path
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from pamp_pipelines.evaluation.contamination import documents_in_training
 from pamp_pipelines.evaluation.headline import UNIGRAM
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.evaluation.unigram import unigram
@@ -75,3 +76,47 @@ def beats_unigram(rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
             )
         )
     return checks[:1]
+
+
+def not_worse(spec: EvaluationSpec, rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
+    """WARN where a perplexity is above that of the checkpoint before by more than the declared factor."""
+    if spec.predecessor is None:
+        return []
+    same = ("task", "metric", "data_sha256", "limit", "num_fewshot")
+    before = {tuple(row.get(name) for name in same): row["value"] for row in spec.predecessor.rows}
+    worse, compared = [], 0
+    for row in rows:
+        value = before.get(tuple(row[name] for name in same))
+        if value is None or "perplexity" not in row["metric"] or row["metric"] == UNIGRAM:
+            continue
+        compared += 1
+        if not row["value"] <= spec.worse_factor * value:  # NaN is worse, too
+            worse.append(f"{row['task']} {row['metric']} {value:,.4g} -> {row['value']:,.4g}")
+    if not compared:
+        return []
+    step, factor = spec.predecessor.step, f"{spec.worse_factor:g} times"
+    return [
+        CheckResult(
+            name="not_worse_than_before",
+            passed=not worse,
+            severity="WARN",
+            description="; ".join(worse) or f"no perplexity is above {factor} that of step {step}",
+            metadata={"step": step, "factor": spec.worse_factor},
+        )
+    ]
+
+
+def held_out_unseen(job: EvaluateJob, rows: Sequence[dict[str, Any]]) -> list[CheckResult]:
+    """ERROR where a held-out document stands in the training shards, token for token."""
+    baseline = job.subject.baseline
+    if baseline is None or not any(row["metric"] == UNIGRAM for row in rows):
+        return []
+    seen, documents = documents_in_training(baseline.heldout, baseline.train)
+    return [
+        CheckResult(
+            name="held_out_unseen",
+            passed=not seen,
+            description=f"{seen} of {documents} held-out documents are in the training shards, by hash of their tokens",
+            metadata={"documents": documents, "in_training": seen},
+        )
+    ]

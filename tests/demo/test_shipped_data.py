@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pamp_pipelines.evaluation.harness import read_rows
+from pamp_pipelines.evaluation.task_data import read_rows
 
 DATA = Path(__file__).parents[2] / "data"
 TEXTS = [row["text"] for file in sorted((DATA / "corpora/shakespeare").glob("*.jsonl")) for row in read_rows(file)]

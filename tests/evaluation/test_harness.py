@@ -14,7 +14,7 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.model import TokenPolicy
 from pamp_pipelines.evaluation.scores import COLUMNS
-from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Subject, evaluation_spec
+from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
 from pamp_pipelines.tokenization.indexed import IndexedWriter
 
@@ -45,6 +45,9 @@ class Scripted(LM):
 
     def document_length(self, text):
         return len(text.split())
+
+    def document_tokens(self, text):
+        return [len(word) for word in text.split()]
 
     def generate_until(self, requests):
         self.prompts += [request.args[0] for request in requests]
@@ -150,6 +153,39 @@ def test_a_model_is_held_against_a_unigram_model_of_its_text(job, tmp_path, like
     assert check.metadata["unigram_perplexity"] == pytest.approx(4.0), "four tokens, equally often, add-one smoothed"
     cut = asked.model_copy(update={"evaluations": job("heldout_perplexity", [{"text": "a"}] * 2, limit=1).evaluations})
     assert "beats_unigram" not in {check.name for check in run(cut, Scripted()).checks}, "not the same tokens"
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(1.1, False), (1.3, True)])
+def test_a_checkpoint_worse_than_the_one_before_warns(job, factor, passed):
+    asked = job("heldout_perplexity", [{"text": "a b c"}], worse_factor=factor)
+    spec = asked.evaluations[0]
+    rows = run(asked, Scripted(likelihood=lambda text: -3.0)).rows
+    worse = Scripted(likelihood=lambda text: -3.5)  # 3 words and tokens: perplexity e^(0.5 / 3) = 1.18 times as high
+    assert "not_worse_than_before" not in {check.name for check in run(asked, worse).checks}
+    before = spec.model_copy(update={"predecessor": Predecessor(step=5, rows=tuple(rows))})
+    outcome = evaluate_loaded(asked, before, worse)
+    check = next(check for check in outcome.checks if check.name == "not_worse_than_before")
+    assert (check.passed, check.severity, check.metadata["step"]) == (passed, "WARN", 5)
+    other = {**rows[0], "data_sha256": "other"}
+    elsewhere = spec.model_copy(update={"predecessor": Predecessor(step=5, rows=(other,))})
+    assert "not_worse_than_before" not in {c.name for c in evaluate_loaded(asked, elsewhere, worse).checks}
+
+
+@pytest.mark.parametrize(("train", "seen"), [([1, 2, 3, 0], 1), ([3, 2, 1, 0], 0)])
+def test_held_out_documents_are_looked_for_in_the_training_shards(job, tmp_path, train, seen):
+    for name, tokens in (("train", train), ("heldout", [1, 2, 3, 0])):
+        with IndexedWriter(tmp_path / name, np.uint16) as writer:
+            writer.add(np.array(tokens, np.uint16), np.array([len(tokens)]))
+    asked = job("heldout_perplexity", [{"text": "a b c"}])
+    rows = asked.evaluations[0].tasks[0].data
+    baseline = Baseline(train=(tmp_path / "train",), heldout=(tmp_path / "heldout",), rows=rows, eod=0, vocabulary=5)
+    outcome = run(
+        asked.model_copy(update={"subject": asked.subject.model_copy(update={"baseline": baseline})}), Scripted()
+    )
+    check = next(check for check in outcome.checks if check.name == "held_out_unseen")
+    assert (check.passed, check.severity) == (not seen, "ERROR")
+    assert check.metadata == {"documents": 1, "in_training": seen}
+    assert outcome.rows[0]["contamination"] == 0.0, "three tokens are no run of thirteen"
 
 
 def test_a_likelihood_that_is_no_number_fails_a_blocking_check(job):

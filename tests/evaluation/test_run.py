@@ -143,6 +143,21 @@ def test_a_checkpoint_is_scored_on_the_held_out_text_of_its_run(builder, tiny_pr
     assert perplexity.output == builder.lake.scores_dir(KEY, "perplexity")
 
 
+def test_scores_of_the_checkpoint_before_come_along(builder, tiny_project):
+    for step in (0, 4, 10, 20):
+        key = CheckpointKey("imported", "both", 1, step)
+        builder.scores(key, "perplexity", "heldout_perplexity", {"word_perplexity": (9.0 + step, None)})
+    builder.scores(CheckpointKey("imported", "both", 1, 4), "sums", "sums", {"exact_match": (0.5, None)})
+    job = evaluate_job(load_catalog(tiny_project), builder.lake, KEY, ["perplexity", "sums"])
+    perplexity, sums = job.evaluations
+    assert (perplexity.predecessor.step, perplexity.predecessor.rows[0]["value"]) == (4, 13.0)
+    assert sums.predecessor.step == 4
+    shutil.rmtree(builder.lake.scores_dir(CheckpointKey("imported", "both", 1, 4), "perplexity"))
+    again = evaluate_job(load_catalog(tiny_project), builder.lake, KEY, ["perplexity"]).evaluations[0]
+    assert again.predecessor.step == 0
+    assert again.id == perplexity.id, "a verdict's reference does not change what the score is"
+
+
 def test_a_moved_lake_is_scored_where_it_is(builder, tiny_project, tmp_path):
     builder.export(KEY)
     builder.lake.root.rename(tmp_path / "moved")
