@@ -44,6 +44,21 @@ class WorkerFailed(PampError):
         super().__init__(f"{message}{tail}")
 
 
+class WorkerPreempted(WorkerFailed):
+    """A cluster took the worker's machines away, or its time was up; a retry goes on from the last checkpoint."""
+
+
+class InfrastructureFailed(WorkerFailed):
+    """A machine or the cluster itself failed, not the worker; a retry goes on from the last checkpoint."""
+
+
+class LauncherError(InfrastructureFailed):
+    """A cluster refuses a job or does not answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, None)
+
+
 class WorkerCanceled(PampError):
     """A worker was asked to stop and did; never retried."""
 

@@ -11,7 +11,7 @@ from pamp_pipelines.conversion.stage import RESULT, Result
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import EventLog
-from pamp_pipelines.launchers.worker import EVENTS
+from pamp_pipelines.launchers.base import EVENTS
 
 
 def main(job_file: Path) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pamp_pipelines.declarations.base import Declaration, Inconsistent
+from pamp_pipelines.declarations.slurm import SlurmOptions
 
 _SECRET = re.compile(r"(?<![A-Z])(?!P_?KEY)[A-Z]*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_|$)", re.IGNORECASE)
 """Names of secrets. ``TOKENIZERS_PARALLELISM`` is none, nor is InfiniBand's partition key (``NCCL_IB_PKEY``)."""
@@ -16,14 +17,14 @@ class ComputeProfile(Declaration):
 
     description: str = ""
     """What the machines are."""
-    launcher: Literal["local"] = "local"
-    """``local``: processes on this machine, under a supervisor."""
+    launcher: Literal["local", "slurm"] = "local"
+    """``local``: processes on this machine, under a supervisor; ``slurm``: a batch job."""
     nodes: PositiveInt = 1
     """Machines of one run."""
     processes_per_node: PositiveInt = 1
     """Training processes on a machine: one for each GPU."""
     threads_per_process: PositiveInt | None = None
-    """OMP_NUM_THREADS of a worker; default: the machine's cores divided by its processes."""
+    """OMP_NUM_THREADS of a worker; default: the machine's cores divided by its processes, on Slurm one."""
     env: dict[str, str] = {}
     """Environment variables of the workers. Secrets are refused: they come from the environment of the caller."""
     stall_timeout_s: PositiveFloat = 1800.0
@@ -31,7 +32,9 @@ class ComputeProfile(Declaration):
     timeout_s: PositiveFloat | None = None
     """Seconds after which a worker is ended whatever it does."""
     grace_s: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds between SIGTERM (training saves a checkpoint) and SIGKILL."""
+    """Seconds between SIGTERM (training saves a checkpoint) and SIGKILL: more than a save takes."""
+    slurm: SlurmOptions = SlurmOptions()
+    """With ``launcher: slurm``: partition, limits, environment and container of the job."""
 
     @model_validator(mode="after")
     def _no_secrets(self) -> Self:
@@ -41,6 +44,12 @@ class ComputeProfile(Declaration):
                 "looks like a secret: remove it here and export it where `pamp` or Dagster starts; workers inherit it"
             )
             raise Inconsistent(*((f"env.{name}", advice) for name in secrets))
+        return self
+
+    @model_validator(mode="after")
+    def _options_of_its_launcher(self) -> Self:
+        if self.slurm != SlurmOptions() and self.launcher != "slurm":  # a job carries the defaults, too
+            raise Inconsistent(("slurm", f"has no effect with `launcher: {self.launcher}`: remove it, or change that"))
         return self
 
     @property

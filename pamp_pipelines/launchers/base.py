@@ -8,12 +8,15 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.launchers.logs import Failure
 
 RUN_TOKEN = "PAMP_RUN_TOKEN"
 """Environment variable that every process of a worker carries, so that leftovers can be told from strangers."""
 
 HANDLE = "handle.json"
+EVENTS = "events.jsonl"
+"""The worker's event log, in its run directory."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,10 @@ class WorkerSpec:
     """Ranks under torchrun; None starts the module alone, without torchrun."""
     env: Mapping[str, str] = field(default_factory=dict)
     hold: Sequence[int] = ()
-    """Descriptors that stay open until the last process of the worker is gone: a lease's lock."""
+    """Descriptors that stay open until the last process of the worker is gone: a lease's lock. Only local workers can
+    hold them; of others `Launcher.find` tells whether they are alive."""
+    before_restart: str | None = None
+    """Module that a cluster runs with the job, alone, each time before it starts the worker again by itself."""
 
 
 class Handle(BaseModel):
@@ -36,36 +42,64 @@ class Handle(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    launcher: Literal["local"]
+    launcher: Literal["local", "slurm"]
     token: str
     """Value of PAMP_RUN_TOKEN."""
     host: str
     id: str
-    """The launcher's own id: for ``local`` the supervisor's process id."""
+    """The launcher's own id: the supervisor's process id, or the Slurm job's number; empty while that is asked for."""
     submitted: str
     """UTC, ISO 8601."""
     log_dir: Path
     details: dict[str, Any] = {}
 
 
+def read_handle(run_dir: Path) -> Handle | None:
+    """The handle that was stored last; None when there is none, or it is damaged."""
+    try:
+        return Handle.model_validate_json((run_dir / HANDLE).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def write_handle(run_dir: Path, handle: Handle) -> None:
+    write_text(run_dir / HANDLE, handle.model_dump_json(indent=2) + "\n")
+
+
 class Status(BaseModel):
     """State of a worker.
 
-    ``exit_code`` is negative for a signal, as in ``subprocess``; None while running, or when nobody saw the end.
+    ``queued``: it waits for machines. ``preempted``: the cluster took its machines away, or its time was up.
+    ``infrastructure``: a machine failed. ``lost``: it is gone and nobody saw the end. ``exit_code`` is negative for a
+    signal, as in ``subprocess``; None while running, or when nobody saw the end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    reason: Literal["running", "exited", "canceled", "orphaned", "lost"]
+    reason: Literal["queued", "running", "exited", "canceled", "orphaned", "lost", "preempted", "infrastructure"]
     exit_code: int | None = None
+    detail: str = ""
+    """What the cluster says about it, for people."""
 
     @property
     def running(self) -> bool:
-        return self.reason == "running"
+        """Whether it has not ended yet."""
+        return self.reason in ("queued", "running")
+
+
+def size_of(file: Path) -> int:
+    """Bytes of a file that may be absent."""
+    return file.stat().st_size if file.exists() else 0
 
 
 class Launcher(Protocol):
     """Runs workers somewhere."""
+
+    outlives_caller: bool
+    """Whether a worker goes on when the process that submitted it is gone, and can be watched by another one."""
+
+    def preview(self, spec: WorkerSpec) -> str:
+        """What `submit` would run, as text; starts and writes nothing."""
 
     def submit(self, spec: WorkerSpec) -> Handle:
         """Start a worker and store its handle in ``run_dir``."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pamp_pipelines.launchers.base import RUN_TOKEN, WorkerSpec
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 def cores() -> int:
@@ -24,7 +24,7 @@ def worker_environment(spec: WorkerSpec, token: str) -> dict[str, str]:
     env = dict(os.environ)
     declared = spec.profile.threads_per_process
     threads = declared or max(1, cores() // (spec.processes or 1))
-    for name in _THREADS:
+    for name in THREADS:
         if declared or name not in env:
             env[name] = str(threads)
     env |= {

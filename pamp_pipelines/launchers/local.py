@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,9 +16,8 @@ from pathlib import Path
 import psutil
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.launchers import supervisor
-from pamp_pipelines.launchers.base import HANDLE, RUN_TOKEN, Handle, Status, WorkerSpec
+from pamp_pipelines.launchers.base import RUN_TOKEN, Handle, Status, WorkerSpec, read_handle, write_handle
 from pamp_pipelines.launchers.environment import worker_command, worker_environment
 from pamp_pipelines.launchers.logs import Failure, failure, main_log
 
@@ -50,8 +50,13 @@ def kill_leftovers(token: str) -> int:
 class LocalLauncher:
     """Implements ``Launcher``; a worker lives as long as the process that submitted it."""
 
+    outlives_caller = False
+
     def __init__(self) -> None:
         self._started: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
+
+    def preview(self, spec: WorkerSpec) -> str:
+        return shlex.join(worker_command(spec, "TOKEN", spec.run_dir / "logs" / "START"))
 
     def submit(self, spec: WorkerSpec) -> Handle:
         """Start the supervisor and, under it, the worker.
@@ -105,7 +110,7 @@ class LocalLauncher:
             details={"module": spec.module, "processes": spec.processes},
         )
         try:
-            write_text(spec.run_dir / HANDLE, handle.model_dump_json(indent=2) + "\n")
+            write_handle(spec.run_dir, handle)
         except BaseException:
             self.cancel(handle)
             raise
@@ -153,11 +158,8 @@ class LocalLauncher:
         return status
 
     def find(self, run_dir: Path) -> Handle | None:
-        try:
-            handle = Handle.model_validate_json((run_dir / HANDLE).read_bytes())
-        except (OSError, ValueError):
-            return None
-        if handle.host != socket.gethostname():
+        handle = read_handle(run_dir)
+        if handle is None or handle.launcher != "local" or handle.host != socket.gethostname():
             return None
         return handle if self._supervisor(handle) or processes_with(handle.token) else None
 

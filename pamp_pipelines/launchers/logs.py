@@ -3,11 +3,13 @@
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _FAILED = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 _TAIL_BYTES = 64 * 1024
+_CRASHES = frozenset({-4, -7, -8, -9, -11})
+"""Signals of a process that failed by itself or was killed; its peers then fail with exceptions of their own."""
 
 
 def main_log(log_dir: Path) -> Path:
@@ -45,7 +47,9 @@ class Failure:
 def failure(log_dir: Path, lines: int) -> Failure:
     """Who failed first, by what torchrun and the ranks left in the log folder."""
     codes = _named_by_agent(log_dir)
-    rank = _recorded_by_rank(log_dir)
+    rank = next((rank for rank, code in codes.items() if code in _CRASHES), None)
+    if rank is None:
+        rank = _recorded_by_rank(log_dir)
     if rank is None and codes:
         rank = next(iter(codes))
     folder = None if rank is None else rank_dir(log_dir, rank)
@@ -67,6 +71,12 @@ def _named_by_agent(log_dir: Path) -> dict[int, int]:
 
 def _recorded_by_rank(log_dir: Path) -> int | None:
     """The first rank that recorded an exception itself (torch's ``record`` writes error.json); a killed one cannot."""
+    first = _first_record(log_dir)
+    return first[2] if first else None
+
+
+def _first_record(log_dir: Path) -> tuple[int, float, int] | None:
+    """Second and instant of the first recorded exception, and the local rank that raised it."""
     recorded = []
     for file in log_dir.glob("*/attempt_0/*/error.json"):
         try:
@@ -74,4 +84,28 @@ def _recorded_by_rank(log_dir: Path) -> int | None:
             recorded.append((int(time), file.stat().st_mtime, int(file.parent.name)))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return min(recorded)[2] if recorded else None
+    return min(recorded) if recorded else None
+
+
+def failure_of_nodes(start: Path, processes: int | None, lines: int) -> Failure:
+    """Who failed first on several machines, each with a folder ``node<n>`` that looks like that of a local worker.
+
+    Args:
+        start: folder that holds those of the nodes.
+        processes: ranks in all; None for a worker of one process.
+        lines: how many of the log.
+    """
+    folders = sorted(start.glob("node*"), key=lambda d: int(d.name.removeprefix("node")))
+    each = (processes or 1) // max(1, len(folders))
+    found: list[tuple[int, float, int, Failure]] = []
+    for node, folder in enumerate(folders):
+        one = failure(folder, lines)
+        if one.rank is not None or (one.lines and processes is None):
+            rank = None if one.rank is None else node * each + one.rank
+            recorded = _first_record(folder)
+            order = 0 if one.exit_code in _CRASHES else 1 if recorded else 2
+            found.append((order, recorded[0] if recorded else 0.0, node, replace(one, rank=rank)))
+    if found:
+        return min(found, key=lambda entry: entry[:3])[3]
+    # agents that died before their ranks did say so themselves
+    return failure(folders[0], lines) if folders else Failure(None, None, [])

@@ -1,17 +1,22 @@
 """Run one worker to its end: start it, hand on its events, watch it, end it when anything goes wrong."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.errors import WorkerCanceled, WorkerFailed
-from pamp_pipelines.lake.events import Event, OnEvent, ignore, read_events
-from pamp_pipelines.launchers.base import Handle, Launcher, Status, WorkerSpec
+from pamp_pipelines.errors import InfrastructureFailed, WorkerCanceled, WorkerFailed, WorkerPreempted
+from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.events import Event, OnEvent, event, ignore, read_events
+from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.launchers.base import EVENTS, Handle, Launcher, Status, WorkerSpec, read_handle, size_of
 from pamp_pipelines.launchers.local import LocalLauncher
+from pamp_pipelines.launchers.slurm import SlurmLauncher
 
-EVENTS = "events.jsonl"
+_HANDED_ON = "handed_on"
+"""Beside a worker's logs: bytes of the event log that its caller has handed on."""
+_LAUNCHERS: Mapping[str, Callable[[], Launcher]] = {"local": LocalLauncher, "slurm": SlurmLauncher}
 _POLL_S = 0.1
 _LAST_LINES = 30
 
@@ -23,13 +28,18 @@ class _Tail:
     path: Path
     on_event: OnEvent
     offset: int
+    mark: Path | None = None
+    """Where the offset is written, for a caller that takes over."""
     seen: float = field(default_factory=time.monotonic)
     complaint: str = ""
 
     def read(self) -> None:
-        events, self.offset = read_events(self.path, self.offset)
-        for event in events:
-            self._see(event)
+        events, offset = read_events(self.path, self.offset)
+        for one in events:
+            self._see(one)
+        if offset != self.offset and self.mark is not None:
+            write_text(self.mark, str(offset))
+        self.offset = offset
 
     def _see(self, event: Event) -> None:
         if event.kind == "failed":
@@ -40,7 +50,21 @@ class _Tail:
 
 def launcher_for(profile: ComputeProfile) -> Launcher:
     """The launcher a profile names."""
-    return {"local": LocalLauncher}[profile.launcher]()
+    return _LAUNCHERS[profile.launcher]()
+
+
+def find_worker(run_dir: Path) -> tuple[Launcher, Handle] | None:
+    """The worker of ``run_dir`` that is alive or queued, whatever started it, and its launcher.
+
+    Raises:
+        LauncherError: a cluster that would know does not answer.
+    """
+    stored = read_handle(run_dir)
+    if stored is None:
+        return None
+    launcher = _LAUNCHERS[stored.launcher]()
+    handle = launcher.find(run_dir)
+    return (launcher, handle) if handle else None
 
 
 def run_worker(
@@ -53,8 +77,12 @@ def run_worker(
     on_event: OnEvent = ignore,
     env: Mapping[str, str] | None = None,
     hold: Sequence[int] = (),
+    before_restart: str | None = None,
 ) -> None:
     """Run ``python -m module JOB`` and return when it ended well.
+
+    On a cluster the worker outlives this process when that is killed: called again with the same job, this function
+    finds it and goes on watching, from the first event that was not handed on.
 
     Its output goes to ``run_dir/logs/``; lines that it appends to ``run_dir/events.jsonl`` go to ``on_event`` as they
     come. Whatever ends this function, an interrupt or an error of ``on_event`` included, no process of the worker is
@@ -69,20 +97,33 @@ def run_worker(
         on_event: called in this thread, in order.
         env: variables over those of the caller and the profile.
         hold: descriptors that stay open until the last process is gone (a lease's lock).
+        before_restart: module that a cluster runs with the job before it starts the worker again by itself.
 
     Raises:
         WorkerFailed: it ended with an error, stood still, or ran out of time; with the last lines of the rank that
             failed first.
+        WorkerPreempted: the cluster took its machines away and does not start it again.
+        InfrastructureFailed: a machine or the cluster failed.
+        InputError: the cluster refuses the job.
         WorkerCanceled: somebody else asked it to stop.
     """
     profile = profile or ComputeProfile()
     run_dir.mkdir(parents=True, exist_ok=True)
     events = run_dir / EVENTS
-    # earlier attempts wrote events too: those were handed on then
-    tail = _Tail(events, on_event, events.stat().st_size if events.exists() else 0)
     launcher = launcher_for(profile)
-    spec = WorkerSpec(module, job.absolute(), run_dir.absolute(), profile, nproc, env or {}, hold)
-    handle = launcher.submit(spec)
+    spec = WorkerSpec(module, job.absolute(), run_dir.absolute(), profile, nproc, env or {}, hold, before_restart)
+    handle = _same_worker(launcher, spec)
+    if handle is None:
+        # earlier attempts wrote events too: those were handed on then
+        offset = size_of(events)
+        handle = launcher.submit(spec)
+    else:
+        offset = _handed_on(handle)
+        on_event(event("warning", message=f"watching the worker of an earlier attempt (job {handle.id})"))
+    mark = handle.log_dir / _HANDED_ON if launcher.outlives_caller else None
+    if mark is not None:
+        write_text(mark, str(offset))
+    tail = _Tail(events, on_event, offset, mark)
     try:
         status = _watch(launcher, handle, spec, tail)
     except BaseException:
@@ -94,6 +135,24 @@ def run_worker(
         raise _failed(launcher, handle, spec, status, tail.complaint)
 
 
+def _same_worker(launcher: Launcher, spec: WorkerSpec) -> Handle | None:
+    """A living worker of this very job, started by a caller that is gone. One of another job is ended."""
+    if not launcher.outlives_caller or (handle := launcher.find(spec.run_dir)) is None:
+        return None
+    details = handle.details
+    if (details.get("module"), details.get("job_sha256")) == (spec.module, sha256_file(spec.job)):
+        return handle
+    launcher.cancel(handle)
+    return None
+
+
+def _handed_on(handle: Handle) -> int:
+    try:
+        return int((handle.log_dir / _HANDED_ON).read_text())
+    except (OSError, ValueError):
+        return int(handle.details["events_offset"])
+
+
 def _watch(launcher: Launcher, handle: Handle, spec: WorkerSpec, tail: _Tail) -> Status:
     start = time.monotonic()
     limits = spec.profile
@@ -103,6 +162,8 @@ def _watch(launcher: Launcher, handle: Handle, spec: WorkerSpec, tail: _Tail) ->
         if not status.running:
             return status
         now = time.monotonic()
+        if status.reason == "queued":
+            start = tail.seen = now
         if now - tail.seen > limits.stall_timeout_s:
             raise _stopped(launcher, handle, spec, f"no event for {limits.stall_timeout_s:g} s (stall_timeout_s)")
         if limits.timeout_s is not None and now - start > limits.timeout_s:
@@ -120,12 +181,17 @@ def _stopped(launcher: Launcher, handle: Handle, spec: WorkerSpec, why: str) -> 
 def _failed(launcher: Launcher, handle: Handle, spec: WorkerSpec, status: Status, complaint: str) -> WorkerFailed:
     failure = launcher.failure(handle, _LAST_LINES)
     code = status.exit_code if failure.exit_code is None else failure.exit_code
-    if status.reason == "lost":
+    kind = {"preempted": WorkerPreempted, "infrastructure": InfrastructureFailed}.get(status.reason, WorkerFailed)
+    if status.reason == "lost" and handle.launcher == "local":
         why = "its supervisor was killed, so the worker was ended"
+    elif status.reason == "lost":
+        kind, why = InfrastructureFailed, status.detail
+    elif status.reason in ("preempted", "infrastructure"):
+        why = f"{status.reason} ({status.detail}); a retry resumes"
     elif code is not None and code < 0:
         why = f"killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
     else:
         why = f"exit status {code}"
     who = "" if failure.rank is None else f" rank {failure.rank}"
     said = f" {complaint.rstrip('.')}." if complaint else ""
-    return WorkerFailed(f"{spec.module}{who}: {why}.{said} Log: {handle.log_dir}", code, failure.lines)
+    return kind(f"{spec.module}{who}: {why}.{said} Log: {handle.log_dir}", code, failure.lines)

@@ -9,16 +9,17 @@ from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
-from pamp_pipelines.launchers import launcher_for, run_worker
-from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.launchers import find_worker, run_worker
+from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import read_record, record_import, record_saved, recorded_steps
 from pamp_pipelines.training.lease import lease
-from pamp_pipelines.training.metrics import cut_metrics
 from pamp_pipelines.training.outcome import write_manifest
+from pamp_pipelines.training.restart import prepare
 from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.worker import EXIT_INPUT
 
 WORKER = "pamp_pipelines.training.worker"
+RESTART = "pamp_pipelines.training.restart"
 
 
 def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) -> Artifact:
@@ -46,20 +47,23 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
         if finished := find(job.run_dir, job.id):
             _announce_all(job, on_event)
             return finished
-        _end_leftovers(job, on_event)
-        return _train(job, on_event, lock, worker)
+        watched = _still_training(job, on_event)
+        return _train(job, on_event, lock, worker, watched=watched)
 
 
-def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str) -> Artifact:
+def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched: bool) -> Artifact:
+    """``watched``: the worker of an earlier attempt trains on; its files are not touched."""
     start = time.monotonic()
     job_file = job.run_dir / "job.json"
-    write_text(job_file, job.model_dump_json(indent=2) + "\n")
     saved = Saved(job.checkpoints_dir)
-    resumed_from = saved.sweep(lambda message: on_event(event("warning", message=message)))
-    cut_metrics(job.metrics_path, resumed_from)
+    if watched:
+        resumed_from = saved.tracker()
+    else:
+        write_text(job_file, job.model_dump_json(indent=2) + "\n")
+        resumed_from = prepare(job, lambda message: on_event(event("warning", message=message)))
     keeper = _Keeper(job, on_event)
     keeper.begin()
-    if resumed_from != job.iterations:
+    if watched or resumed_from != job.iterations:
         _run(job, job_file, keeper, lock, worker)
     keeper.catch_up()
     if (tracker := saved.tracker()) != job.iterations:
@@ -81,6 +85,7 @@ def _run(job: TrainJob, job_file: Path, keeper: "_Keeper", lock: int, worker: st
             profile=job.profile,
             on_event=keeper.on_worker_event,
             hold=[lock],
+            before_restart=RESTART,
         )
     except WorkerFailed as error:
         if error.exit_code == EXIT_INPUT:
@@ -146,9 +151,25 @@ def _announce_all(job: TrainJob, on_event: OnEvent) -> None:
         on_event(event("checkpoint", **_announcement(job, step)))
 
 
-def _end_leftovers(job: TrainJob, on_event: OnEvent) -> None:
-    """End what is left of an attempt whose caller and supervisor were both killed: it would write beside this one."""
-    launcher = launcher_for(job.profile)
-    if handle := launcher.find(job.run_dir):
-        on_event(event("warning", message=f"ending processes of an earlier attempt (handle {handle.id})"))
-        launcher.cancel(handle)
+def _still_training(job: TrainJob, on_event: OnEvent) -> bool:
+    """Whether a cluster still runs, or queues, what an earlier attempt of this job submitted.
+
+    Any other worker that is left is ended: on this machine one whose caller and supervisor were both killed, or one
+    that another profile started. It would write beside this one.
+    """
+    if (found := find_worker(job.run_dir)) is None:
+        return False
+    launcher, handle = found
+    if launcher.outlives_caller and handle.launcher == job.profile.launcher and _submitted(job):
+        return True
+    on_event(event("warning", message=f"ending processes of an earlier attempt (handle {handle.id})"))
+    launcher.cancel(handle)
+    return False
+
+
+def _submitted(job: TrainJob) -> bool:
+    """Whether ``job.json``, which the worker has read, describes this run."""
+    try:
+        return bool(read_job(job.run_dir / "job.json").id == job.id)
+    except InputError:
+        return False

@@ -1,0 +1,43 @@
+"""Make a run's files fit to resume from: ``python -m pamp_pipelines.training.restart JOB.json``.
+
+A cluster that starts a job again by itself, after preemption or for another node, runs this before the ranks.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pamp_pipelines.errors import PampError
+from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.training.job import TrainJob, read_job
+from pamp_pipelines.training.metrics import cut_metrics
+from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.worker import EXIT_INPUT
+
+
+def prepare(job: TrainJob, warn: Callable[[str], None]) -> int | None:
+    """Remove what a killed save left and the metrics after the newest complete checkpoint; call it while nobody trains.
+
+    Returns:
+        The step to resume from; None to start at the beginning.
+    """
+    step = Saved(job.checkpoints_dir).sweep(warn)
+    cut_metrics(job.metrics_path, step)
+    return step
+
+
+def main(job_path: Path) -> int:
+    """Returns the exit status."""
+    try:
+        job = read_job(job_path)
+        log = EventLog(job.events_path)
+        step = prepare(job, lambda message: log.write("warning", message=message))
+        log.write("warning", message=f"the cluster starts the run again, from step {step or 0}")
+    except PampError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_INPUT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

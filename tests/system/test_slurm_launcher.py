@@ -1,0 +1,299 @@
+"""The Slurm launcher against a real controller and two real nodes, with small workers under the real torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.errors import InputError, WorkerCanceled, WorkerFailed
+from pamp_pipelines.launchers import find_worker, run_worker
+from pamp_pipelines.launchers.base import WorkerSpec, read_handle
+from pamp_pipelines.launchers.slurm import SlurmLauncher
+from tests.launchers.conftest import Bench, bench, wait_for  # noqa: F401
+from tests.system.slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.system
+
+RANKS = """
+    import os, signal, sys, time
+    from pathlib import Path
+    from pamp_pipelines.lake.events import EventLog
+    rank = int(os.environ.get("RANK", 0))
+    log = EventLog(Path("events.jsonl"))
+    log.write("started", rank=rank, node=os.environ["SLURMD_NODENAME"], world=os.environ.get("WORLD_SIZE"),
+              restarts=os.environ.get("SLURM_RESTART_COUNT", "0"))
+    def wait_for_all(n):
+        while Path("events.jsonl").read_text().count('"started"') < n:
+            time.sleep(0.05)
+    def save(*_):
+        time.sleep(1.0)
+        Path(f"saved{rank}").touch()
+        log.write("progress", saved=rank)
+        sys.exit(75)
+"""
+
+
+def profile(nodes: int = 2, grace_s: float = 10, **slurm: object) -> ComputeProfile:
+    return ComputeProfile(
+        launcher="slurm", nodes=nodes, processes_per_node=1, grace_s=grace_s, slurm={"poll_s": 0.3, **slurm}
+    )
+
+
+def submit(bench: Bench, module: str, compute: ComputeProfile, processes: int | None) -> tuple[SlurmLauncher, object]:  # noqa: F811
+    launcher = SlurmLauncher()
+    bench.run_dir.mkdir(exist_ok=True)
+    spec = WorkerSpec(module, bench.job, bench.run_dir, compute, processes)
+    return launcher, launcher.submit(spec)
+
+
+def test_ranks_of_two_nodes_meet(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write(
+        "meet",
+        RANKS
+        + """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(rank + 1)])
+    dist.all_reduce(total)
+    log.write("metric", rank=rank, total=total.item())
+    dist.destroy_process_group()
+""",
+    )
+    seen = []
+    run_worker(module, bench.job, bench.run_dir, nproc=2, profile=profile(), on_event=seen.append)
+    started = {e.data["rank"]: e.data["node"] for e in seen if e.kind == "started"}
+    assert started == {0: "n1", 1: "n2"}  # in the order of the nodes
+    assert [e.data["total"] for e in seen if e.kind == "metric"] == [3.0, 3.0]
+    assert slurm.jobs() == []
+
+
+def test_a_worker_without_torchrun_runs_on_one_node(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("alone", "import os, sys; print('argument', sys.argv[1]); print(os.environ['ANSWER'])")
+    run_worker(module, bench.job, bench.run_dir, profile=profile(), env={"ANSWER": "it's $HOME; `x`\n2"})
+    launcher, handle = SlurmLauncher(), read_handle(bench.run_dir)
+    text, offset = launcher.logs(handle)
+    assert text == f"argument {bench.job}\nit's $HOME; `x`\n2\n"
+    assert launcher.logs(handle, 9) == (text[9:], offset)
+    assert launcher.logs(handle, offset) == ("", offset)
+
+
+def test_a_killed_rank_is_named_with_its_signal(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write(
+        "killed", RANKS + "\n    wait_for_all(2)\n    os.kill(os.getpid(), 9) if rank == 1 else time.sleep(300)\n"
+    )
+    with pytest.raises(WorkerFailed, match="killed rank 1: killed by signal 9"):
+        run_worker(module, bench.job, bench.run_dir, nproc=2, profile=profile(grace_s=1))
+
+
+def test_cancel_lets_all_ranks_save_and_leaves_no_job(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("savers", RANKS + "\n    signal.signal(signal.SIGTERM, save)\n    time.sleep(300)\n")
+
+    def interrupt(_: object) -> None:
+        if bench.started(2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_worker(module, bench.job, bench.run_dir, nproc=2, profile=profile(), on_event=interrupt)
+    assert sorted(p.name for p in bench.run_dir.glob("saved*")) == ["saved0", "saved1"]
+    assert slurm.jobs() == []
+    bench.assert_all_dead(0.5)
+
+
+def test_a_deaf_worker_is_killed_after_its_grace(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write(
+        "deaf",
+        """
+    import stubborn, time
+    stubborn.start_children()
+    stubborn.go_deaf()
+    print("deaf", flush=True)
+    time.sleep(300)
+""",
+    )
+    launcher, handle = submit(bench, module, profile(nodes=1, grace_s=0), None)
+    wait_for(lambda: "deaf" in launcher.logs(handle)[0], 20, "start")
+    assert launcher.cancel(handle).reason == "canceled"
+    assert slurm.jobs() == []
+    bench.assert_all_dead(2)
+
+
+def test_a_queued_job_is_taken_out_of_the_queue(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("never", "raise SystemExit('started')")
+    launcher, handle = submit(bench, module, profile(directives={"begin": "now+1hour"}), None)
+    status = launcher.poll(handle)
+    assert (status.reason, status.running) == ("queued", True)
+    assert launcher.cancel(handle).reason == "canceled"
+    assert slurm.jobs() == []
+
+
+def test_scancel_by_somebody_else_is_a_cancel(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("canceled", RANKS + "\n    time.sleep(300)\n")
+
+    def cancel(_: object) -> None:
+        slurm.command("scancel", read_handle(bench.run_dir).id)
+
+    with pytest.raises(WorkerCanceled):
+        run_worker(module, bench.job, bench.run_dir, profile=profile(requeue=False), on_event=cancel)
+
+
+def test_what_slurm_refuses_is_an_input_error(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    with pytest.raises(InputError, match=r"sbatch refused .*invalid partition"):
+        run_worker("json.tool", bench.job, bench.run_dir, profile=profile(partition="nowhere"))
+
+
+CALLER = """
+import json, sys
+from pathlib import Path
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.launchers import run_worker
+def show(event): print(event.kind, event.data, flush=True)
+run_worker(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), on_event=show,
+           profile=ComputeProfile.model_validate_json(sys.argv[4]))
+"""
+
+
+def test_the_job_of_a_killed_caller_is_found_and_not_submitted_twice(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write(
+        "counts",
+        RANKS
+        + """
+    for step in range(100):
+        if rank == 0:
+            log.write("metric", step=step)
+        if step > 5 and Path("go").exists():
+            break
+        time.sleep(0.2)
+""",
+    )
+    compute = profile()
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, module, bench.job, bench.run_dir, compute.model_dump_json(exclude_unset=True)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    heard = [next(line for line in caller.stdout if line.startswith("metric"))]
+    caller.send_signal(signal.SIGKILL)
+    heard += [line for line in caller.stdout if line.startswith("metric")]
+    caller.wait()
+    first = read_handle(bench.run_dir)
+    assert find_worker(bench.run_dir)[1] == first
+    (bench.run_dir / "go").touch()
+    seen = []
+    run_worker(module, bench.job, bench.run_dir, profile=compute, on_event=seen.append)
+    assert read_handle(bench.run_dir) == first
+    steps = [e.data["step"] for e in seen if e.kind == "metric"]
+    said = [int(line.split("'step': ")[1].split("}")[0]) for line in heard]
+    assert sorted({*said, *steps}) == list(range(steps[-1] + 1))  # nothing lost; at most what was being said twice
+    assert len(said) + len(steps) <= steps[-1] + 1 + 2
+
+
+def test_a_submission_that_was_never_confirmed_is_found_by_name(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("waits", "import time; time.sleep(300)")
+    launcher, handle = submit(bench, module, profile(), None)
+    unconfirmed = handle.model_copy(update={"id": ""})
+    (bench.run_dir / "handle.json").write_text(unconfirmed.model_dump_json())
+    assert SlurmLauncher().find(bench.run_dir) == handle
+    launcher.cancel(handle)
+    assert SlurmLauncher().find(bench.run_dir) is None
+
+
+def test_preemption_saves_and_the_job_goes_on(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write(
+        "preempted",
+        RANKS
+        + """
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    time.sleep(300)
+""",
+    )
+    before = bench.write("before", "from pathlib import Path; import sys; Path('before').write_text(sys.argv[1])")
+    urgent = []
+
+    def preempt() -> None:
+        wait_for(lambda: bench.started(2), 60, "start of both ranks")
+        command = ["sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]
+        urgent.append(slurm.command(*command))
+        job = read_handle(bench.run_dir).id
+        wait_for(lambda: slurm.command("squeue", "-h", "-j", job, "-o", "%T") == "PENDING", 60, "requeue")
+        slurm.hurry(job)
+
+    seen = []
+    other = threading.Thread(target=preempt)
+    other.start()
+    run_worker(
+        module, bench.job, bench.run_dir, nproc=2, profile=profile(), on_event=seen.append, before_restart=before
+    )
+    other.join()
+    assert sorted(e.data["saved"] for e in seen if e.kind == "progress") == [0, 1]
+    assert [e.data["restarts"] for e in seen if e.kind == "started"] == ["0", "0", "1", "1"]
+    assert (bench.run_dir / "before").read_text() == str(bench.job)
+    assert urgent
+
+
+def test_a_dead_controller_does_not_end_a_worker(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("goes_on", RANKS + "\n    while not Path('go').exists(): time.sleep(0.1)\n")
+    launcher, handle = submit(bench, module, profile(), None)
+    wait_for(lambda: bench.started(1), 30, "start")
+    slurm.kill_daemon("slurmctld")
+    try:
+        time.sleep(0.5)
+        status = launcher.poll(handle)
+        assert (status.reason, "does not answer" in status.detail) == ("running", True)
+        with pytest.raises(WorkerFailed, match="does not answer"):
+            launcher.find(bench.run_dir)  # a second job must not start beside the first
+        (bench.run_dir / "go").touch()
+    finally:
+        slurm.start_daemon("slurmctld")
+    wait_for(lambda: not launcher.poll(handle).running, 60, "end")
+    assert launcher.poll(handle).exit_code == 0
+
+
+def test_a_time_limit_saves_and_requeues(bench: Bench, slurm: SlurmCluster) -> None:  # noqa: F811
+    """The batch shell gets the signal that Slurm sends before the limit; a minute's wait is spared by sending it."""
+    module = bench.write(
+        "limited",
+        RANKS
+        + """
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    time.sleep(300)
+""",
+    )
+    launcher, handle = submit(bench, module, profile(), None)
+    wait_for(lambda: bench.started(1), 40, "start")
+    slurm.command("scancel", "--batch", "--signal=USR1", handle.id)
+    wait_for(lambda: launcher.poll(handle).reason == "queued", 60, "requeue")
+    slurm.hurry(handle.id)
+    wait_for(lambda: not launcher.poll(handle).running, 60, "end")
+    assert launcher.poll(handle).exit_code == 0
+    assert json.loads((handle.log_dir / "exit.json").read_text()) == {"exit_code": 0, "stopped": "", "restarts": 1}
+    assert (bench.run_dir / "saved0").exists()
+
+
+def test_a_requeue_that_is_not_wanted_ends_as_preempted(bench: Bench, slurm: SlurmCluster) -> None:  # noqa: F811
+    module = bench.write("limited", RANKS + "\n    signal.signal(signal.SIGTERM, save)\n    time.sleep(300)\n")
+    launcher, handle = submit(bench, module, profile(nodes=1, requeue=False), None)
+    wait_for(lambda: bench.started(1), 40, "start")
+    slurm.command("scancel", "--batch", "--signal=USR1", handle.id)
+    wait_for(lambda: not launcher.poll(handle).running, 60, "end")
+    assert (launcher.poll(handle).reason, launcher.poll(handle).exit_code) == ("preempted", 75)
+    assert Path(bench.run_dir, "saved0").exists()
+
+
+def test_paths_with_spaces_and_percents(slurm: SlurmCluster, bench: Bench, tmp_path: Path) -> None:  # noqa: F811
+    module = bench.write("odd", "import os; print(os.getcwd())")
+    odd = tmp_path / "a run %j 100%, it's (odd)"
+    run_worker(module, bench.job, odd, profile=profile())
+    assert SlurmLauncher().logs(read_handle(odd))[0] == f"{odd}\n"
+    assert (read_handle(odd).log_dir / "batch.log").exists()
+    assert os.environ["SLURM_CONF"] == slurm.env["SLURM_CONF"]
