@@ -236,7 +236,7 @@ def weighted_shards(artifact: Artifact, weight: float) -> tuple[WeightedShards, 
     train = artifact.manifest.stats["train"]
     return tuple(
         WeightedShards(
-            prefix=(artifact.path / pair["name"]).absolute(), weight=weight * pair["tokens"] / train["tokens"]
+            prefix=(artifact.path / pair["name"]).absolute(), weight=weight * (pair["tokens"] / train["tokens"])
         )
         for pair in train["pairs"]
     )
