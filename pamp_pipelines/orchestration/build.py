@@ -17,7 +17,8 @@ from pamp_pipelines.orchestration.jobs import jobs
 from pamp_pipelines.orchestration.partitions import partitions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.schedules import schedules
-from pamp_pipelines.orchestration.sensors import register_checkpoints, watch_declarations
+from pamp_pipelines.orchestration.sensors import end_dead_runs, register_checkpoints, watch_declarations
+from pamp_pipelines.orchestration.webhook import failure_webhook
 from pamp_pipelines.project import Project
 
 
@@ -32,7 +33,13 @@ def build_definitions(project: Project) -> dg.Definitions:
         assets=assets(catalog),
         jobs=jobs(list(catalog.evaluations)),
         schedules=schedules(catalog),
-        sensors=[automation_sensor(), watch_declarations(catalog), register_checkpoints()],
+        sensors=[
+            automation_sensor(),
+            watch_declarations(catalog),
+            register_checkpoints(),
+            end_dead_runs(),
+            *failure_webhook(),
+        ],
         resources={"pamp": ProjectResource(root=str(project.root))},
         # One process for a run: there is one chain in it, and no step process can outlive a killed run.
         executor=dg.in_process_executor,

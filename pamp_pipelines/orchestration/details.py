@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -10,12 +10,12 @@ import dagster as dg
 from pamp_pipelines.evaluation.leaderboard import loss_curves
 from pamp_pipelines.evaluation.scores import COLUMNS, SCORES, read_scores
 from pamp_pipelines.lake.artifact import Artifact
+from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.metadata import MAX_PICTURE_BYTES, picture
 from pamp_pipelines.orchestration.values import table
 
 _SAMPLES = 5
 _SAMPLE_CHARACTERS = 300
-_TITLES = {"training_config": "config", "tokens_seen": "tokens"}
 _DAGSTER_TYPES = {"string": "string", "int64": "int", "float64": "float", "bool": "bool"}
 
 
@@ -72,24 +72,41 @@ def leaderboard_details(artifact: Artifact) -> dict[str, Any]:
     rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
     if not rows:
         return {}
-    columns = telling(list(rows[0]), PREFERRED)
-    return {"leaderboard": table([{title: _short(row[name]) for name, title in columns.items()} for row in rows])}
+    scores = telling([name for name in rows[0] if "/" in name], PREFERRED)
+    return {
+        "leaderboard": table(
+            [
+                {
+                    "checkpoint": _checkpoint(row),
+                    "tokens": _short(row["tokens_seen"]),
+                    **{title: _short(row[name]) for name, title in scores.items()},
+                }
+                for row in rows
+            ]
+        )
+    }
 
 
 def telling(columns: Sequence[str], preferred: Sequence[str]) -> dict[str, str]:
-    """Columns of the leaderboard to show, with short titles: the keys, and one metric of each ``evaluation/task``.
+    """One column of each task, and its short title.
 
     Args:
-        columns: of leaderboard.csv; score columns are named ``evaluation/task/metric``.
+        columns: score columns of leaderboard.csv, named ``evaluation/task/metric``.
         preferred: metrics, the most telling first.
     """
-    shown = {name: _TITLES.get(name, name) for name in columns if "/" not in name}
-    tasks = dict.fromkeys(name.rpartition("/")[0] for name in columns if "/" in name)
-    for task in tasks:
+    shown = {}
+    for task in dict.fromkeys(name.rpartition("/")[0] for name in columns):
         metrics = [name.rpartition("/")[2] for name in columns if name.rpartition("/")[0] == task]
         best = next((metric for metric in preferred if metric in metrics), metrics[0])
         shown[f"{task}/{best}"] = f"{task.partition('/')[0]}: {best}"
     return shown
+
+
+def _checkpoint(row: Mapping[str, str]) -> str:
+    """The partition key of a row; only the model for a plain directory that was scored."""
+    if not row["version"] or not row["step"]:
+        return row["model"]
+    return str(CheckpointKey(row["model"], row["training_config"], int(float(row["version"])), int(float(row["step"]))))
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,7 @@ from pamp_pipelines.declarations.catalog import Catalog, read_catalog
 from pamp_pipelines.errors import Problem
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
 from pamp_pipelines.orchestration.declarations import Report, observe
+from pamp_pipelines.orchestration.leftovers import end_leftovers
 from pamp_pipelines.orchestration.resources import ProjectResource
 
 _DECLARED = ("corpora", "models", "training_configs", "evaluations", "profiles")
@@ -55,6 +56,23 @@ def register_checkpoints() -> dg.SensorDefinition:
         return dg.SkipReason(f"Added {', '.join(added)}." if added else "Every kept checkpoint is known.")
 
     return register
+
+
+def end_dead_runs(minimum_interval_s: int = 30) -> dg.SensorDefinition:
+    """Fails runs whose process is gone, so that their slot of a pool is free again."""
+
+    @dg.sensor(
+        name="end_dead_runs",
+        minimum_interval_seconds=minimum_interval_s,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Marks runs of this machine as failed whose process was killed together with Dagster, or with "
+        "`pamp materialize`, and frees their slots. Their workers end by themselves.",
+    )
+    def end_dead(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        ended = end_leftovers(context.instance)
+        return dg.SkipReason(f"Ended {', '.join(ended)}." if ended else "No run has lost its process.")
+
+    return end_dead
 
 
 def known_to(loaded: Catalog, on_disk: Catalog) -> Catalog:

@@ -9,6 +9,7 @@ import dagster as dg
 from pamp_pipelines.lake.events import OnEvent
 from pamp_pipelines.orchestration.events import Reporter
 from pamp_pipelines.orchestration.failures import as_failures
+from pamp_pipelines.orchestration.leftovers import process_tags
 from pamp_pipelines.orchestration.versions import asset_key
 
 
@@ -25,6 +26,8 @@ def stage(
         asset: key, with slashes, that observations are reported under.
         on_checkpoint: gets the data of each ``checkpoint`` event.
     """
+    # by which the run is found to be dead when its process was killed together with the daemon
+    context.instance.add_run_tags(context.run.run_id, process_tags())
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures():
         yield reporter

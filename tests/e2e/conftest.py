@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,6 +23,7 @@ from pamp_pipelines.orchestration.instance import ensure_home
 from pamp_pipelines.project import Project
 
 TOKEN = "PAMP_TEST_TOKEN"
+NO_TAGS: Mapping[str, str] = {}
 START_S, STOP_S, RUN_S = 180, 60, 400
 
 LAUNCH = """
@@ -45,8 +48,8 @@ query Run($id: ID!) {
 }"""
 
 TERMINATE = """
-mutation Terminate($id: String!) {
-  terminateRun(runId: $id) { __typename ... on TerminateRunFailure { message } }
+mutation Terminate($id: String!, $policy: TerminateRunPolicy) {
+  terminateRun(runId: $id, terminatePolicy: $policy) { __typename ... on TerminateRunFailure { message } }
 }"""
 
 PARTITIONS = """
@@ -102,7 +105,7 @@ class DagsterDev:
         assert "errors" not in answer, answer
         return answer["data"]
 
-    def launch(self, assets: list[str], partition: str | None) -> str:
+    def launch(self, assets: list[str], partition: str | None, run_tags: Mapping[str, str] = NO_TAGS) -> str:
         """Start a run as the button "Materialize" does; returns its id."""
         selector = {
             "repositoryLocationName": "pamp",
@@ -111,6 +114,7 @@ class DagsterDev:
             "assetSelection": [{"path": asset.split("/")} for asset in assets],
         }
         tags = [{"key": "dagster/partition", "value": partition}] if partition else []
+        tags += [{"key": key, "value": value} for key, value in run_tags.items()]
         params = {"selector": selector, "mode": "default", "executionMetadata": {"tags": tags}}
         launched = self.query(LAUNCH, params=params)["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
@@ -143,9 +147,14 @@ class DagsterDev:
         while not self.workers():
             assert time.monotonic() < deadline, f"no worker in {RUN_S} s:\n{self.log.read_text()[-3000:]}"
             time.sleep(0.2)
-        answer = self.query(TERMINATE, id=run_id)["terminateRun"]
-        assert answer["__typename"] == "TerminateRunSuccess", answer
+        self.terminate(run_id)
         return self.wait(run_id)
+
+    def terminate(self, run_id: str, force: bool = False) -> None:
+        """Press "Terminate", or "Force termination immediately"."""
+        policy = "MARK_AS_CANCELED_IMMEDIATELY" if force else "SAFE_TERMINATE"
+        answer = self.query(TERMINATE, id=run_id, policy=policy)["terminateRun"]
+        assert answer["__typename"] == "TerminateRunSuccess", answer
 
     def workers(self) -> list[psutil.Process]:
         """Living processes of a worker: supervisor, torchrun, ranks."""
@@ -199,6 +208,57 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+class Browser:
+    """Headless Chromium that looks at pages; PAMP_PICTURES=DIR keeps what it saw."""
+
+    def __init__(self, page: Any, pictures: Path) -> None:
+        self._page, self._pictures = page, pictures
+
+    def see(self, url: str, *texts: str, click: str | None = None, within_s: float = 60) -> None:
+        """Open a page, click on a text, and wait until all ``texts`` are to be seen."""
+        self._page.goto(url)
+        if click:
+            self._page.get_by_text(click, exact=True).first.click(timeout=within_s * 1000)
+        for text in texts:
+            self._page.get_by_text(text, exact=True).first.wait_for(timeout=within_s * 1000)
+        name = "".join(c if c.isalnum() else "-" for c in url.partition("://")[2].partition("/")[2])[-80:]
+        self._page.screenshot(path=self._pictures / f"{name}.png")
+
+    def count(self, selector: str) -> int:
+        return int(self._page.locator(selector).count())
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser | None]:
+    """None, after a message, where Chromium is not installed; in CI it has to be."""
+    program = shutil.which(os.environ.get("CHROMIUM", "chromium"))
+    if program is None:
+        assert not os.environ.get("CI"), "chromium is missing: install it (.ci/run does)"
+        print("chromium is missing: nobody looks at the UI")
+        yield None
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": 1440, "height": 900})
+        yield Browser(page, Path(os.environ.get("PAMP_PICTURES") or tmp_path))
+        chromium.close()
+
+
+@pytest.fixture
+def dagster_dev_of() -> Iterator[Callable[[Project], DagsterDev]]:
+    """Starts `dagster dev` of a project; all are stopped in the end."""
+    started: list[DagsterDev] = []
+
+    def start(project: Project) -> DagsterDev:
+        started.append(DagsterDev(project))
+        return started[-1]
+
+    yield start
+    assert [left for dev in started for left in dev.stop()] == []
 
 
 @pytest.fixture

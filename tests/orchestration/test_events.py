@@ -1,6 +1,10 @@
+from pathlib import Path
+
 import dagster as dg
+import pytest
 
 from pamp_pipelines.lake.events import Event, event
+from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.orchestration.events import Reporter, listener
 
 
@@ -33,6 +37,24 @@ def test_a_hundred_thousand_metrics_become_a_bounded_number_of_observations() ->
     result = run_with(metrics)
     steps = observed(result)
     assert steps == [0, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000, 70_000, 80_000, 90_000, 99_999]
+
+
+def test_a_hundred_thousand_lines_of_output_stay_out_of_the_event_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
+    (tmp_path / "chatty.py").write_text("for n in range(100_000): print('iteration', n)")
+    (tmp_path / "job.json").write_text("{}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    @dg.asset
+    def trained(context: dg.AssetExecutionContext) -> None:
+        reporter = Reporter(context, dg.AssetKey("trained"))
+        run_worker("chatty", tmp_path / "job.json", tmp_path / "run", on_event=reporter)
+
+    result = dg.materialize([trained], instance=instance)
+    assert len(instance.all_logs(result.run_id)) < 40
+    (log,) = [file for file in (tmp_path / "run/logs").rglob("*") if file.is_file() and file.stat().st_size > 1e6]
+    assert len(log.read_text().splitlines()) == 100_000
 
 
 def test_the_last_metric_is_always_reported() -> None:

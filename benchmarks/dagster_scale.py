@@ -1,0 +1,190 @@
+"""How the Dagster side scales: ``python benchmarks/dagster_scale.py [--checkpoints 2000] [--work DIR]``.
+
+Declares 20 models, 20 training configs and 10 evaluations, reports checkpoints, exports and scores to an instance of
+its own, and measures
+
+* the time to load the definitions in a fresh process, beside that of ``import dagster`` alone, and
+* every GraphQL query that the UI itself sends for the pages below, by operation name, with Chromium.
+
+Prints one JSON object; exits with 1 when a limit is passed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration.declarations import observe
+from pamp_pipelines.orchestration.instance import open_instance
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.project import Project
+
+REPOSITORY = Path(__file__).parent.parent
+MODELS, CONFIGS, EVALUATIONS = 20, 20, 10
+LOAD_LIMIT_S, QUERY_LIMIT_S = 5.0, 2.0
+PAGES = {
+    "graph": "/asset-groups",
+    "partitions grid": "/assets/pretrained_checkpoint?view=partitions",
+    "checkpoints": "/assets/checkpoint?view=partitions",
+    "scores": "/assets/eval_scores/evaluation-00?view=overview",
+    "leaderboard": "/assets/leaderboard?view=events",
+    "runs": "/runs",
+    "automation": "/automation",
+}
+
+
+def declare(root: Path) -> Project:
+    """A project of many declarations, each a copy of those of the tests' project."""
+    fixtures = REPOSITORY / "tests/fixtures/project"
+    shutil.copytree(fixtures / "resources", root / "resources")
+    shutil.copy(fixtures / "workspace.yaml", root)
+    for folder, source, name, count in (
+        ("corpora", "sonnets", "sonnets", 1),
+        ("models", "scratch", "model", MODELS),
+        ("training_configs", "both", "config", CONFIGS),
+        ("evaluations", "sums", "evaluation", EVALUATIONS),
+    ):
+        text = (fixtures / "assets" / folder / f"{source}.yaml").read_text()
+        text = text.replace("corpora: {sonnets: 3, plays: 1}", "corpora: {sonnets: 1}")
+        (root / "assets" / folder).mkdir(parents=True)
+        for number in range(count):
+            stem = name if count == 1 else f"{name}-{number:02d}"
+            (root / "assets" / folder / f"{stem}.yaml").write_text(text)
+    return Project(root)
+
+
+def fill(project: Project, checkpoints: int) -> float:
+    """Report checkpoints with exports and scores; returns seconds."""
+    start = time.perf_counter()
+    catalog = ProjectResource(root=str(project.root)).catalog
+    steps = checkpoints // (MODELS * CONFIGS)
+    keys = [str(CheckpointKey(m, c, 1, 100 * s)) for m, c in catalog.pairs() for s in range(1, steps + 1)]
+    with open_instance(project) as instance:
+        observe(instance, catalog, instance.report_runless_asset_event)
+        instance.add_dynamic_partitions("checkpoint", keys)
+        report = instance.report_runless_asset_event
+        for model, config in catalog.pairs():
+            report(dg.AssetMaterialization("pretrained_checkpoint", partition=f"{model}|{config}", tags=_version("r")))
+        scores = [dg.AssetKey(["eval_scores", name]) for name in catalog.evaluations]
+        for number, key in enumerate(keys):
+            report(dg.AssetObservation("checkpoint", partition=key, tags=_version(key)))
+            for asset in (dg.AssetKey("checkpoint"), dg.AssetKey("hf_export"), *scores):
+                metadata = {"score": 1 / (1 + number)} if asset in scores else {}
+                report(dg.AssetMaterialization(asset, partition=key, metadata=metadata, tags=_version(key)))
+        report(dg.AssetMaterialization("leaderboard", metadata={"rows": len(keys)}, tags=_version("all")))
+    return time.perf_counter() - start
+
+
+def load(project: Project, statement: str) -> dict[str, float]:
+    """Seconds, wall and CPU, of a fresh process that runs a statement; the best of three."""
+    code = (
+        f"import resource, time; s = time.perf_counter(); {statement}; r = resource.getrusage(resource.RUSAGE_SELF); "
+    )
+    code += "print(time.perf_counter() - s, r.ru_utime + r.ru_stime)"
+    environment = {**os.environ, "PAMP_PROJECT": str(project.root)}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    wall, cpu = min(tuple(map(float, run.stdout.split())) for run in runs)
+    return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2)}
+
+
+def look(project: Project) -> dict[str, dict[str, float]]:
+    """Seconds of the slowest answer to each of the UI's queries, by page and operation."""
+    from playwright.sync_api import sync_playwright
+
+    port = _free_port()
+    environment = {**os.environ, "PAMP_PROJECT": str(project.root), "DAGSTER_HOME": str(project.dagster_home)}
+    command = [str(Path(sys.executable).parent / "dagster-webserver"), "-w", str(project.root / "workspace.yaml")]
+    log = (project.root / "webserver.log").open("wb")
+    server = subprocess.Popen([*command, "-p", str(port)], env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/server_info")
+        with sync_playwright() as playwright:
+            program = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+            browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            seen: dict[str, float] = defaultdict(float)
+            page.on("requestfinished", lambda request: _note(request, seen))
+            found = {}
+            for name, path in PAGES.items():
+                seen.clear()
+                page.goto(f"http://127.0.0.1:{port}{path}")
+                page.wait_for_timeout(12_000)
+                found[name] = {operation: round(seconds, 3) for operation, seconds in sorted(seen.items())}
+            browser.close()
+        return found
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _note(request: Any, seen: dict[str, float]) -> None:
+    if not request.url.partition("?")[0].endswith("/graphql") or not request.post_data:
+        return
+    operation = json.loads(request.post_data).get("operationName") or "unnamed"
+    seen[operation] = max(seen[operation], request.timing["responseEnd"] / 1000)
+
+
+def _version(content: str) -> dict[str, str]:
+    return {"dagster/data_version": content}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(240):
+        try:
+            urllib.request.urlopen(url, timeout=5)
+            return
+        except OSError:
+            time.sleep(0.5)
+    raise SystemExit("the webserver did not start")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", type=int, default=2000)
+    parser.add_argument("--work", type=Path, help="folder to keep; default: a temporary one")
+    arguments = parser.parse_args()
+    for name in ("DAGSTER_HOME", "PAMP_LAKE"):
+        os.environ.pop(name, None)
+    with tempfile.TemporaryDirectory() as temporary:
+        root = arguments.work or Path(temporary) / "project"
+        project = Project(root) if (root / "workspace.yaml").exists() else declare(root)
+        filled = fill(project, arguments.checkpoints) if not project.dagster_home.exists() else 0.0
+        definitions = load(project, "from pamp_pipelines.definitions import defs; defs.get_repository_def()")
+        dagster = load(project, "import dagster")
+        pages = look(project)
+    slowest = max((s, f"{page}: {name}") for page, names in pages.items() for name, s in names.items())
+    result = {
+        "checkpoints": arguments.checkpoints,
+        "fill_s": round(filled, 1),
+        "definitions": definitions,
+        "import_dagster": dagster,
+        "slowest_query": {"name": slowest[1], "seconds": slowest[0]},
+        "pages": pages,
+    }
+    print(json.dumps(result, indent=1))
+    sys.exit(definitions["wall_s"] > LOAD_LIMIT_S or slowest[0] > QUERY_LIMIT_S)
+
+
+if __name__ == "__main__":
+    main()

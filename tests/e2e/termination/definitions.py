@@ -1,0 +1,33 @@
+"""The real frame of a training run (lease, launcher, failures, pool) around a worker that behaves badly."""
+
+import json
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.orchestration.sensors import end_dead_runs
+from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.training.lease import lease
+
+BEHAVIOURS = ["obedient", "stubborn", "dies", "orphaned", "slow", "forced", "restarted", "quick"]
+
+
+@dg.asset(
+    partitions_def=dg.StaticPartitionsDefinition(BEHAVIOURS),
+    pool="train",
+    retry_policy=dg.RetryPolicy(max_retries=2, delay=1),
+)
+def pretrained_checkpoint(context: dg.AssetExecutionContext) -> None:
+    run_dir = Path(os.environ["STUB_RUNS"]) / context.partition_key
+    with stage(context, "pretrained_checkpoint") as on_event, lease(run_dir) as lock:
+        job = run_dir / "job.json"
+        job.write_text(json.dumps(context.partition_key))
+        run_worker("stub_worker", job, run_dir, profile=ComputeProfile(grace_s=2), on_event=on_event, hold=[lock])
+
+
+defs = dg.Definitions(
+    [pretrained_checkpoint], sensors=[end_dead_runs(minimum_interval_s=5)], executor=dg.in_process_executor
+)

@@ -1,0 +1,170 @@
+"""However a training ends, nothing of it stays alive, it is not retried by mistake, and the next queued run starts.
+
+One `dagster dev` with one slot in the pool: each case is launched while the one before it still runs, so that it can
+only start when that one has given its slot back.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pamp_pipelines.launchers.base import Handle
+from pamp_pipelines.orchestration.instance import ensure_home
+from pamp_pipelines.project import Project
+
+HERE = Path(__file__).parent / "termination"
+ASSET = ["pretrained_checkpoint"]
+DEAD_S, START_S = 10.0, 240.0
+
+WORKSPACE = """
+load_from:
+  - python_file: {relative_path: %s, location_name: pamp}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("STUB_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    (tmp_path / "workspace.yaml").write_text(WORKSPACE % (HERE / "definitions.py"))
+    found = Project(tmp_path)
+    settings = ensure_home(found) / "dagster.yaml"
+    text = settings.read_text()
+    for slow, quick in (
+        ("poll_interval_seconds: 30", "poll_interval_seconds: 2"),
+        ("end_seconds: 60", "end_seconds: 1"),
+    ):
+        assert slow in text
+        text = text.replace(slow, quick)
+    settings.write_text(text)
+    return found
+
+
+class Cases:
+    def __init__(self, dev: Any, runs: Path) -> None:
+        self.dev, self.runs = dev, runs
+
+    def attempts(self, behaviour: str) -> int:
+        file = self.runs / behaviour / "attempts"
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    def works(self, behaviour: str) -> Handle:
+        """Wait until the worker of a case is at work; nothing else is then."""
+        _until(
+            lambda: self.attempts(behaviour) > 0,
+            START_S,
+            f"{behaviour} does not start\n{self.dev.log.read_text()[-2000:]}",
+        )
+        handle = Handle.model_validate_json((self.runs / behaviour / "handle.json").read_bytes())
+        assert {p.environ()["PAMP_RUN_TOKEN"] for p in self.dev.workers()} == {handle.token}
+        return handle
+
+    def is_dead(self, handle: Handle) -> None:
+        def alive() -> bool:
+            return handle.token in {_token(process) for process in self.dev.workers()}
+
+        _until(lambda: not alive(), DEAD_S, f"processes of {handle.log_dir} are alive")
+
+    def ended(self, run_id: str, status: str) -> None:
+        run = self.dev.wait(run_id)
+        assert run["status"] == status, run["eventConnection"]["events"]
+
+
+@pytest.fixture
+def make_cases(project: Project, dagster_dev_of: Callable[[Project], Any]) -> Callable[[], Cases]:
+    return lambda: Cases(dagster_dev_of(project), project.root / "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_way_to_end_a_training(make_cases: Callable[[], Cases]) -> None:
+    cases = make_cases()
+    dev = cases.dev
+    obedient = dev.launch(ASSET, "obedient")
+    handle = cases.works("obedient")
+
+    # "Terminate", while the next one waits for the slot
+    stubborn = dev.launch(ASSET, "stubborn")
+    dev.terminate(obedient)
+    cases.is_dead(handle)
+    cases.ended(obedient, "CANCELED")
+
+    # "Terminate" of a worker that is deaf to it
+    handle = cases.works("stubborn")
+    dies = dev.launch(ASSET, "dies")
+    dev.terminate(stubborn)
+    cases.is_dead(handle)
+    cases.ended(stubborn, "CANCELED")
+
+    # a worker that is killed, as when memory runs out: the one case that is worth a retry
+    cases.ended(dies, "FAILURE")
+    assert cases.attempts("dies") == 3
+    assert dev.workers() == []
+
+    # the run's own process is killed: its supervisor ends the worker, run monitoring the run
+    orphaned = dev.launch(ASSET, "orphaned")
+    handle = cases.works("orphaned")
+    slow = dev.launch(ASSET, "slow", {"dagster/max_runtime": "1"})
+    psutil.Process(int(handle.id)).parent().kill()  # type: ignore[union-attr]
+    cases.is_dead(handle)
+    cases.ended(orphaned, "FAILURE")
+
+    # a run over its maximum runtime
+    handle = cases.works("slow")
+    forced = dev.launch(ASSET, "forced")
+    cases.ended(slow, "FAILURE")
+    cases.is_dead(handle)
+
+    # "Force termination"
+    handle = cases.works("forced")
+    quick = dev.launch(ASSET, "quick")
+    dev.terminate(forced, force=True)
+    cases.is_dead(handle)
+    cases.ended(forced, "CANCELED")
+
+    cases.ended(quick, "SUCCESS")
+    tried = {
+        behaviour: cases.attempts(behaviour) for behaviour in ("obedient", "stubborn", "orphaned", "slow", "forced")
+    }
+    assert set(tried.values()) == {1}, tried
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_training_of_a_dagster_that_was_killed_ends_cleanly(make_cases: Callable[[], Cases]) -> None:
+    """No process of the worker is left, the next Dagster fails the run, frees its slot, goes on in its folder."""
+    cases = make_cases()
+    lost = cases.dev.launch(ASSET, "restarted")
+    handle = cases.works("restarted")
+    for process in cases.dev.processes():
+        if _token(process) is None:
+            os.kill(process.pid, signal.SIGKILL)
+    cases.is_dead(handle)
+
+    again = make_cases()
+    again.ended(lost, "FAILURE")
+    retry = again.dev.launch(ASSET, "restarted")
+    _until(lambda: again.attempts("restarted") == 2, START_S, "the folder of the lost run is not taken up again")
+    again.dev.terminate(retry)
+    again.ended(retry, "CANCELED")
+
+
+def _token(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("PAMP_RUN_TOKEN")
+    except psutil.Error:
+        return None
+
+
+def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.1)
