@@ -15,7 +15,9 @@ from pamp_pipelines.commands.progress import progress
 @click.option("--profile", metavar="P", help="Compute profile in resources/ instead of the config's.")
 @click.option("--fresh", is_flag=True, help="Begin a new version although one of equal inputs exists.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace a field, e.g. optimizer.lr=1e-4.")
-@click.option("--dry-run", is_flag=True, help="Build the model, compare it with Hugging Face's, and train nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Build the model, compare it with Hugging Face's, show what would be started."
+)
 def train(
     project: Path | None,
     model: str,
@@ -46,6 +48,7 @@ def train(
         claim=not dry_run,
     )
     if dry_run:
+        from pamp_pipelines.training.run import preview
         from pamp_pipelines.verification.dry_run import dry_run as construct
 
         with progress() as on_event:
@@ -54,9 +57,10 @@ def train(
         data = {
             "job": job.model_dump(mode="json"),
             "constructed": facts,
+            "submission": (submission := preview(job)),
             "checks": [check.model_dump(mode="json") for check in checks],
         }
-        return Outcome(data, [*lines, *check_lines(checks)], ok=verdict(checks))
+        return Outcome(data, [*lines, *check_lines(checks), "", submission], ok=verdict(checks))
     from pamp_pipelines.training.run import train as run
 
     with progress() as on_event:

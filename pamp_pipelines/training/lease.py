@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.publish import utc_now
 
 LEASE = ".lease"
+HEARTBEAT_S = 5.0
+_BEATS = 4
+"""Heartbeats without which a holder on another machine counts as dead: attribute caches of NFS show a touch late."""
 _LIVING_S, _ENDING_S = 1.0, 20.0
 """Seconds to wait for a lease whose holder lives, and for one whose holder is dead."""
 
@@ -31,16 +35,55 @@ def lease(run_dir: Path) -> Iterator[int]:
     The lock is an flock: the kernel drops it when the last process that holds the descriptor is gone. The worker's
     supervisor is given it too, so that after a ``kill -9`` of the caller nobody else starts while old ranks still run.
 
+    On shared file systems an flock may hold on one machine only (Lustre with ``localflock``, old NFS). There the
+    heartbeat counts: the holder touches the file every ``HEARTBEAT_S``, and who comes from another machine first
+    watches whether it is touched. No two clocks are compared.
+
     Raises:
         LeaseTaken: names host, process and time of the holder.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     with (run_dir / LEASE).open("a+") as stream:
         _lock(stream, run_dir)
+        _watch_other_machine(run_dir)
         stream.truncate(0)
         stream.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": utc_now()}) + "\n")
         stream.flush()
-        yield stream.fileno()
+        ended = threading.Event()
+        heart = threading.Thread(target=_beat, args=(stream.fileno(), ended), name="lease", daemon=True)
+        heart.start()
+        try:
+            yield stream.fileno()
+        finally:
+            ended.set()
+            heart.join()
+            with contextlib.suppress(OSError):
+                stream.truncate(0)  # released: the next one need not watch
+
+
+def _beat(descriptor: int, ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT_S):
+        with contextlib.suppress(OSError):  # a file server that is away for a while; the next beat may reach it
+            os.utime(descriptor)
+
+
+def _watch_other_machine(run_dir: Path) -> None:
+    """Refuse while a holder on another machine is alive, although this machine's kernel gave us the lock."""
+    holder = _holder(run_dir)
+    if holder is None or holder["host"] == socket.gethostname():
+        return
+    file = run_dir / LEASE
+    before = file.stat().st_mtime_ns
+    deadline = time.monotonic() + _BEATS * HEARTBEAT_S
+    while time.monotonic() < deadline:
+        if file.stat().st_mtime_ns != before:
+            raise LeaseTaken(_taken(run_dir, holder))
+        time.sleep(min(1.0, HEARTBEAT_S / 4))
+
+
+def _taken(run_dir: Path, holder: dict[str, Any] | None) -> str:
+    who = f"process {holder['pid']} on {holder['host']} (since {holder['since']})" if holder else "another"
+    return f"{run_dir}: {who} trains this version; wait for it, or end it."
 
 
 def _lock(stream: IO[str], run_dir: Path) -> None:
@@ -53,8 +96,7 @@ def _lock(stream: IO[str], run_dir: Path) -> None:
             # a dead holder's ranks are being ended by their supervisor right now, and a holder that was killed an
             # instant ago still looks alive
             if time.monotonic() - start > (_LIVING_S if _alive(holder) else _ENDING_S):
-                who = f"process {holder['pid']} on {holder['host']} (since {holder['since']})" if holder else "another"
-                raise LeaseTaken(f"{run_dir}: {who} trains this version; wait for it, or end it.") from None
+                raise LeaseTaken(_taken(run_dir, holder)) from None
         time.sleep(0.2)
 
 

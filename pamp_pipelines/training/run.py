@@ -9,7 +9,7 @@ from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
-from pamp_pipelines.launchers import find_worker, run_worker
+from pamp_pipelines.launchers import WorkerSpec, find_worker, launcher_for, run_worker
 from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import read_record, record_import, record_saved, recorded_steps
 from pamp_pipelines.training.lease import lease
@@ -49,6 +49,14 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
             return finished
         watched = _still_training(job, on_event)
         return _train(job, on_event, lock, worker, watched=watched)
+
+
+def preview(job: TrainJob) -> str:
+    """What `train` would start: a command line, or the script of a batch job."""
+    spec = WorkerSpec(
+        WORKER, job.run_dir / "job.json", job.run_dir, job.profile, job.world_size, before_restart=RESTART
+    )
+    return launcher_for(job.profile).preview(spec)
 
 
 def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched: bool) -> Artifact:

@@ -1,5 +1,6 @@
 """Programs of the operating system, started for the tests and ended by them."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -8,17 +9,34 @@ import pytest
 from tests.system.slurm_cluster import SlurmCluster, missing
 
 
-@pytest.fixture(scope="session")
-def _slurm() -> Iterator[SlurmCluster]:
+@contextlib.contextmanager
+def running_cluster() -> Iterator[SlurmCluster]:
     if absent := missing():
         message = f"not installed: {', '.join(absent)}; on Debian: apt-get install slurm-wlm slurmctld slurmd munge"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
     cluster = SlurmCluster.start()
-    yield cluster
-    cluster.stop()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
     assert cluster.left() == []
+
+
+@pytest.fixture(scope="session")
+def _slurm() -> Iterator[SlurmCluster]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """A cluster whose daemons the test may kill."""
+    with running_cluster() as cluster:
+        for name, value in cluster.env.items():
+            monkeypatch.setenv(name, value)
+        yield cluster
 
 
 @pytest.fixture

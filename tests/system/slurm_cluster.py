@@ -109,6 +109,15 @@ class SlurmCluster:
         self.daemons[name].kill()
         self.daemons.pop(name).wait()
 
+    def kill_node(self, name: str) -> None:
+        """As when a machine with all running jobs loses its power: SIGKILL for its daemon and all jobs' processes."""
+        daemons = {process.pid for process in self.daemons.values()}
+        for process in self.left():
+            if process.pid not in daemons:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        self.kill_daemon(name)
+
     def command(self, *command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.env}, timeout=60)
         return done.stdout.strip()

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.errors import InputError, WorkerCanceled, WorkerFailed
+from pamp_pipelines.errors import InfrastructureFailed, InputError, LauncherError, WorkerCanceled, WorkerFailed
 from pamp_pipelines.launchers import find_worker, run_worker
 from pamp_pipelines.launchers.base import WorkerSpec, read_handle
 from pamp_pipelines.launchers.slurm import SlurmLauncher
@@ -239,22 +238,30 @@ def test_preemption_saves_and_the_job_goes_on(slurm: SlurmCluster, bench: Bench)
     assert urgent
 
 
-def test_a_dead_controller_does_not_end_a_worker(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+def test_a_dead_controller_does_not_end_a_worker(own_slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
     module = bench.write("goes_on", RANKS + "\n    while not Path('go').exists(): time.sleep(0.1)\n")
     launcher, handle = submit(bench, module, profile(), None)
-    wait_for(lambda: bench.started(1), 30, "start")
-    slurm.kill_daemon("slurmctld")
-    try:
-        time.sleep(0.5)
-        status = launcher.poll(handle)
-        assert (status.reason, "does not answer" in status.detail) == ("running", True)
-        with pytest.raises(WorkerFailed, match="does not answer"):
-            launcher.find(bench.run_dir)  # a second job must not start beside the first
-        (bench.run_dir / "go").touch()
-    finally:
-        slurm.start_daemon("slurmctld")
+    wait_for(lambda: bench.started(1), 40, "start")
+    own_slurm.kill_daemon("slurmctld")
+    wait_for(lambda: "does not answer" in launcher.poll(handle).detail, 10, "an unanswered question")
+    assert launcher.poll(handle).reason == "running"
+    with pytest.raises(LauncherError, match="does not answer"):
+        launcher.find(bench.run_dir)  # a second job must not start beside the first
+    own_slurm.start_daemon("slurmctld")
+    wait_for(lambda: launcher.poll(handle).detail.startswith("RUNNING"), 60, "recovery")
+    (bench.run_dir / "go").touch()
     wait_for(lambda: not launcher.poll(handle).running, 60, "end")
     assert launcher.poll(handle).exit_code == 0
+
+
+def test_a_dead_node_is_told_from_a_failed_worker(own_slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("on_a_dead_node", RANKS + "\n    time.sleep(300)\n")
+
+    def pull_the_plug(_: object) -> None:
+        own_slurm.kill_node("n1")
+
+    with pytest.raises(InfrastructureFailed, match="NODE_FAIL"):
+        run_worker(module, bench.job, bench.run_dir, profile=profile(requeue=False), on_event=pull_the_plug)
 
 
 def test_a_time_limit_saves_and_requeues(bench: Bench, slurm: SlurmCluster) -> None:  # noqa: F811

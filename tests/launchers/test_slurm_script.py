@@ -1,0 +1,112 @@
+"""The batch script as text: what it holds, that nothing gets out of its quotes, and that bash takes it."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.launchers.base import WorkerSpec
+from pamp_pipelines.launchers.slurm_script import batch_script
+
+SNAPSHOT = Path(__file__).parent / "snapshots/slurm.sh"
+
+
+def script(run_dir: str = "/lake/runs/m/c/v0001", processes: int | None = 16, **fields: object) -> str:
+    profile = ComputeProfile.model_validate({"launcher": "slurm", "nodes": 2, "processes_per_node": 8, **fields})
+    spec = WorkerSpec(
+        "pkg.worker", Path(run_dir) / "job.json", Path(run_dir), profile, processes, before_restart="pkg.restart"
+    )
+    return batch_script(spec, "c0ffee", Path(run_dir) / "logs/start", "pamp-c0ffee-m-c-v0001")
+
+
+def test_the_whole_script() -> None:
+    text = script(
+        threads_per_process=4,
+        grace_s=300,
+        env={"NCCL_DEBUG": "WARN"},
+        slurm={
+            "partition": "gpu",
+            "account": "llm",
+            "qos": "long",
+            "constraint": "h100&ib",
+            "gres": "gpu:8",
+            "time": "2-00:00:00",
+            "directives": {"exclusive": True, "mem": 0, "mail-user": "a@b.org"},
+            "setup": ["module load cuda/13", "ulimit -l unlimited"],
+            "container": {"image": "reg.org#team/pamp:1", "mounts": ["/lake:/lake", "/data:/data:ro"]},
+            "python": "/opt/pamp/bin/python",
+        },
+    )
+    assert text == SNAPSHOT.read_text(), "changed on purpose? write the new text to the snapshot"
+
+
+def directives(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition": "gpu\n#SBATCH --uid=0"}, "partition"),
+        ({"constraint": 'a"b'}, "constraint"),
+        ({"setup": ["module load cuda\nrm -rf /"]}, "setup"),
+        ({"python": "py\nthon"}, "python"),
+        ({"directives": {"output": "/etc/passwd"}}, "not allowed"),
+        ({"directives": {"uid": "0"}}, "not allowed"),
+        ({"directives": {"comment": "a\nb"}}, "comment"),
+        ({"directives": {"exclusive": False}}, "leave it out"),
+        ({"time": "tomorrow"}, "time"),
+        ({"container": {"image": "a\nb"}}, "image"),
+    ],
+)
+def test_what_a_profile_may_not_say(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ComputeProfile.model_validate({"launcher": "slurm", "slurm": fields})
+
+
+def test_slurm_fields_need_the_launcher() -> None:
+    with pytest.raises(ValidationError, match="has no effect"):
+        ComputeProfile.model_validate({"slurm": {"partition": "gpu"}})
+
+
+def test_a_run_directory_with_a_newline_is_refused() -> None:
+    with pytest.raises(InputError, match="newlines"):
+        script(run_dir="/lake/a\n#SBATCH --uid=0")
+
+
+def test_variables_with_odd_names_are_refused() -> None:
+    with pytest.raises(InputError, match="no names of environment variables"):
+        script(env={"A=$(id) B": "1"})
+
+
+def test_ranks_that_do_not_fit_the_nodes_are_refused() -> None:
+    with pytest.raises(InputError, match="3 processes cannot be shared out evenly over `nodes: 2`"):
+        script(processes=3)
+
+
+def test_a_worker_without_torchrun_asks_for_one_node() -> None:
+    text = script(processes=None)
+    assert "#SBATCH --nodes=1" in directives(text)
+    assert "torchrun" not in text
+    assert "elastic" not in text
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
+def test_values_of_variables_reach_the_worker_as_they_are(value: str) -> None:
+    text = script(env={"VALUE": value})
+    assert all("VALUE" not in line for line in directives(text))
+    begin = text.index("export VALUE=")
+    assert shlex.split(text[begin : text.index("\nexport PAMP_RUN_TOKEN=")]) == ["export", f"VALUE={value}"]
+
+
+def test_bash_takes_it() -> None:
+    text = script(run_dir='/lake/it\'s 100% "odd" $(x)'.replace('"', ""), slurm={"requeue": False})
+    assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).stderr == ""
+    assert "#SBATCH --no-requeue" in directives(text)
+    assert "scontrol requeue" not in text
