@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from pamp_pipelines.cli import pamp
+from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.project import Project
@@ -78,7 +79,13 @@ def test_every_asset_is_described(definitions: dg.Definitions) -> None:
 @pytest.mark.parametrize(
     ("asset", "key", "parent", "expected"),
     [
+        ("raw_corpus", "plays", "corpus_declaration", {"plays"}),
+        ("megatron_checkpoint", "scratch", "model_declaration", {"scratch"}),
         ("tokenized_shards", "plays|scratch", "raw_corpus", {"plays"}),
+        ("tokenized_shards", "plays|scratch", "corpus_declaration", {"plays"}),
+        ("tokenized_shards", "plays|scratch", "model_declaration", {"scratch"}),
+        ("pretrained_checkpoint", "imported|both", "model_declaration", {"imported"}),
+        ("pretrained_checkpoint", "imported|both", "training_declaration", {"both"}),
         ("pretrained_checkpoint", "scratch|both", "tokenized_shards", {"plays|scratch", "sonnets|scratch"}),
         ("pretrained_checkpoint", "imported|both", "tokenized_shards", {"plays|imported", "sonnets|imported"}),
         ("pretrained_checkpoint", "scratch|sonnets-only", "tokenized_shards", {"sonnets|scratch"}),
@@ -86,6 +93,10 @@ def test_every_asset_is_described(definitions: dg.Definitions) -> None:
     ],
 )
 def test_upstream_of_a_key(definitions: dg.Definitions, asset: str, key: str, parent: str, expected: set[str]) -> None:
+    assert upstream(definitions, asset, key, parent) == expected
+
+
+def upstream(definitions: dg.Definitions, asset: str, key: str, parent: str) -> set[str]:
     graph = definitions.resolve_asset_graph()
     down, up = graph.get(dg.AssetKey(asset)).partitions_def, graph.get(dg.AssetKey(parent)).partitions_def
     assert down is not None
@@ -93,7 +104,16 @@ def test_upstream_of_a_key(definitions: dg.Definitions, asset: str, key: str, pa
     found = mapping.get_upstream_mapped_partitions_result_for_partitions(
         down.subset_with_partition_keys([key]), down, up
     )
-    assert set(found.partitions_subset.get_partition_keys()) == expected
+    return set(found.partitions_subset.get_partition_keys())
+
+
+def test_upstream_of_every_run_is_its_blend_in_the_tokens_of_its_model(
+    definitions: dg.Definitions, tiny_project: Project
+) -> None:
+    catalog = load_catalog(tiny_project)
+    for model, config in catalog.pairs():
+        found = upstream(definitions, "pretrained_checkpoint", f"{model}|{config}", "tokenized_shards")
+        assert found == {f"{corpus}|{model}" for corpus in catalog.blend(config)}
 
 
 def test_downstream_of_shards_are_the_configs_that_blend_them(definitions: dg.Definitions) -> None:
