@@ -44,7 +44,7 @@ def score_chart(long: pd.DataFrame, metrics: Sequence[tuple[str, str, str]]) -> 
 
 
 def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> bytes:
-    """PNG: one panel per run, its training loss as a line and its validation loss as points.
+    """PNG: per run its training loss as a line with its validation loss as points, and the gap between them.
 
     Args:
         losses: run -> {``loss``, ``validation_loss``} -> (tokens, nats per token).
@@ -58,7 +58,20 @@ def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
         }
         model, _, config = run.partition(" · ")
         panels.append((model, f"{config}   loss, nats a token", series))
-    return _draw(panels, ["training", "validation"], "tokens trained on", legend=True, dense={"training"})
+        if gaps := gap_curve(curves):
+            panels.append((model, f"{config}   gap of validation to training loss, %", {"gap": gaps}))
+    return _draw(panels, ["training", "validation", "gap"], "tokens trained on", legend=True, dense={"training"})
+
+
+def gap_curve(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[float, float, None]]:
+    """Validation loss above training loss in percent, where both are known; training is the mean of the last ten."""
+    training = sorted(curves.get("loss", ()))
+    gaps: list[tuple[float, float, None]] = []
+    for tokens, validation in sorted(curves.get("validation_loss", ())):
+        before = [loss for x, loss in training if x <= tokens][-10:]
+        if before and (mean := sum(before) / len(before)) > 0:
+            gaps.append((tokens, 100 * (validation / mean - 1), None))
+    return gaps
 
 
 def series_name(row: Mapping[Any, Any]) -> str:

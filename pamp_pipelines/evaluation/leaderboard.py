@@ -5,11 +5,13 @@ It is derived, never edited: what it shows is what the scores artifacts and the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.costs import PRICE, costs
 from pamp_pipelines.evaluation.headline import Headline, headlines
 from pamp_pipelines.evaluation.spec import KIND as SCORES_KIND
 from pamp_pipelines.lake.artifact import Artifact, find
@@ -59,6 +61,7 @@ def leaderboard_id(lake: Lake) -> str:
 def _identity(artifacts: list[Artifact], runs: Mapping[str, Path]) -> str:
     parameters = {
         "contents": [artifact.content for artifact in artifacts],
+        "price": os.environ.get(PRICE),
         "metrics": {name: sha256_file(folder / METRICS) for name, folder in runs.items()},
     }
     return artifact_id(KIND, STAGE_VERSION, [artifact.id for artifact in artifacts], parameters)
@@ -94,7 +97,7 @@ def _write(
     if losses := {name: curves for name, curves in losses.items() if curves}:
         pictures["losses"] = loss_chart(losses)
         (folder / "losses.png").write_bytes(pictures["losses"])
-    (folder / "index.html").write_text(render(long, artifacts, Index(lake), pictures), encoding="utf-8")
+    (folder / "index.html").write_text(render(long, artifacts, Index(lake), pictures, costs(runs)), encoding="utf-8")
     stats |= {"rows": len(long), "checkpoints": len(wide), "evaluations": int(long["evaluation"].nunique())}
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.evaluation.chart import count, given, series_name
+from pamp_pipelines.evaluation.costs import Cost
 from pamp_pipelines.evaluation.frames import CHECKPOINT, primary
 from pamp_pipelines.evaluation.headline import headlines
+from pamp_pipelines.evaluation.pairs import pairs
 from pamp_pipelines.evaluation.scores import SAMPLES
 from pamp_pipelines.evaluation.trace import Index, walk
 from pamp_pipelines.lake.artifact import Artifact
@@ -45,7 +47,10 @@ class Cell:
     value: float
     text: str
     error: str
+    stderr: float | None
     limit: str
+    seen: str
+    """Part of the samples that share 13 tokens in a row with the training text."""
     change: str
     verdict: str
     """``better``, ``worse``, ``noise`` or empty."""
@@ -61,7 +66,13 @@ class Column:
     primary: bool
 
 
-def render(long: pd.DataFrame, artifacts: Sequence[Artifact], index: Index, pictures: Mapping[str, bytes]) -> str:
+def render(
+    long: pd.DataFrame,
+    artifacts: Sequence[Artifact],
+    index: Index,
+    pictures: Mapping[str, bytes],
+    costs: Sequence[Cost] = (),
+) -> str:
     """The page.
 
     Args:
@@ -69,6 +80,7 @@ def render(long: pd.DataFrame, artifacts: Sequence[Artifact], index: Index, pict
         artifacts: the scores artifacts, for samples and lineage.
         index: manifests of the lake.
         pictures: ``scores`` and ``losses`` as PNG; absent ones are left out.
+        costs: what the training runs cost.
     """
     import jinja2
 
@@ -82,6 +94,10 @@ def render(long: pd.DataFrame, artifacts: Sequence[Artifact], index: Index, pict
         columns=columns,
         headlines=headlines(long.astype(object).where(long.notna(), None).to_dict("records")),
         number=number,
+        signed=signed,
+        count=count,
+        pairs=pairs(long, by_id) if len(long) else [],
+        costs=costs,
         groups=_groups(columns),
         rows=rows,
         origins=list(origins(long, by_id, index)),
@@ -97,32 +113,33 @@ def render(long: pd.DataFrame, artifacts: Sequence[Artifact], index: Index, pict
 def table_columns(long: pd.DataFrame) -> list[Column]:
     """Columns by evaluation; the metric that stands for a task comes first."""
     leading = set(primary(long))
-    names = long[["evaluation", "task", "metric"]].drop_duplicates().itertuples(index=False)
-    ordered = sorted((tuple(map(str, name)) for name in names), key=lambda n: (n[0], n[1], n not in leading, n[2]))
-    columns = []
-    for evaluation, task, metric in ordered:
-        better = long.loc[_where(long, evaluation, task, metric), "higher_is_better"].dropna()
-        arrow = "" if better.empty else "↑" if bool(better.iloc[0]) else "↓"
-        columns.append(Column(evaluation, task, metric, arrow, (evaluation, task, metric) in leading))
-    return columns
+    better: dict[tuple[str, str, str], Any] = {}
+    for row in long[["evaluation", "task", "metric", "higher_is_better"]].to_dict("records"):
+        name = (str(row["evaluation"]), str(row["task"]), str(row["metric"]))
+        if given(row["higher_is_better"]) or name not in better:
+            better[name] = row["higher_is_better"]
+    ordered = sorted(better, key=lambda name: (name[0], name[1], name not in leading, name[2]))
+    arrows = {name: ("↑" if value else "↓") if given(value) else "" for name, value in better.items()}
+    return [Column(*name, arrows[name], name in leading) for name in ordered]
 
 
 def table_rows(long: pd.DataFrame, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
     """A row per checkpoint with a Cell (or None) per column."""
-    best = {column: _best(long, column) for column in columns}
+    best = _best(long, columns)
     first: dict[tuple[str, Column], Mapping[Any, Any]] = {}
     for _, scores in long.groupby(CHECKPOINT, dropna=False, sort=True):
-        head = scores.iloc[0].to_dict()
+        records = scores.to_dict("records")
+        head = records[0]
         name = series_name(head)
+        by_name = {(str(r["evaluation"]), str(r["task"]), str(r["metric"])): r for r in records}
         cells: list[Cell | None] = []
         for column in columns:
-            found = scores[_where(scores, column.evaluation, column.task, column.metric)]
-            if found.empty:
+            row = by_name.get((column.evaluation, column.task, column.metric))
+            if row is None:
                 cells.append(None)
                 continue
-            row = found.iloc[-1].to_dict()
             start = first.setdefault((name, column), row)
-            cells.append(_cell(row, start, best[column]))
+            cells.append(_cell(row, start, best.get(column)))
         yield {
             "series": name,
             "model": head["model"],
@@ -130,12 +147,9 @@ def table_rows(long: pd.DataFrame, columns: Sequence[Column]) -> Iterator[dict[s
             "version": int(head["version"]) if given(head["version"]) else None,
             "step": int(head["step"]) if given(head["step"]) else None,
             "tokens": count(float(head["tokens_seen"])) if given(head["tokens_seen"]) else "",
+            "tokens_seen": int(head["tokens_seen"]) if given(head["tokens_seen"]) else -1,
             "cells": cells,
         }
-
-
-def _where(table: pd.DataFrame, evaluation: str, task: str, metric: str) -> pd.Series:
-    return (table.evaluation == evaluation) & (table.task == task) & (table.metric == metric)
 
 
 def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
@@ -146,11 +160,15 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     return list(groups.items())
 
 
-def _best(long: pd.DataFrame, column: Column) -> float | None:
-    values = long.loc[_where(long, column.evaluation, column.task, column.metric), "value"]
-    if not column.arrow or values.nunique() < 2:
-        return None
-    return float(values.max() if column.arrow == "↑" else values.min())
+def _best(long: pd.DataFrame, columns: Sequence[Column]) -> dict[Column, float]:
+    """The best value of each column that has a direction and more than one value."""
+    by_name = {(column.evaluation, column.task, column.metric): column for column in columns if column.arrow}
+    best = {}
+    for name, values in long.groupby(["evaluation", "task", "metric"])["value"]:
+        column = by_name.get(tuple(map(str, name)))  # type: ignore[arg-type]
+        if column is not None and values.nunique() > 1:
+            best[column] = float(values.max() if column.arrow == "↑" else values.min())
+    return best
 
 
 def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) -> Cell:
@@ -162,6 +180,8 @@ def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) 
         value=value,
         text=number(value),
         error=f"± {two_digits(error)}" if error is not None else "",
+        stderr=error,
+        seen=f"{float(row['contamination']):.0%} seen" if given(row["contamination"]) else "",
         limit=f"{int(row['n'])} of {int(row['n_available'])}" if cut else "",
         change=change,
         verdict=verdict,
@@ -193,6 +213,11 @@ def number(value: float) -> str:
         return f"{value:.3e}"
     digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 1
     return f"{value:,.{min(digits, 4)}f}"
+
+
+def signed(value: float | None) -> str:
+    """Four significant digits with a sign."""
+    return "–" if value is None else f"{value:+.4g}"
 
 
 def two_digits(value: float) -> str:
