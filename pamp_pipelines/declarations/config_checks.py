@@ -57,8 +57,15 @@ def _check_processes(subject: Subject, config: TrainingConfig, profile: ComputeP
         subject.error("parallelism.expert", f"tensor x pipeline x expert = {experts} does not divide {where}")
 
 
-def _check_schedule(subject: Subject, config: TrainingConfig) -> None:
+def _check_schedule(subject: Subject, declared: TrainingConfig) -> None:
+    for field, remainder in declared.remainders().items():
+        if remainder and field != "tokens":
+            subject.warn(field, f"rounded down to whole global batches: {remainder} tokens are left over")
+    config = declared.in_iterations()
     total, interval = config.train_iterations, config.checkpoint.interval
+    validation = config.validation.interval
+    assert interval is not None
+    assert validation is not None
     if config.optimizer.warmup_iterations >= total:
         message = f"{config.optimizer.warmup_iterations} leaves no step of the {total} after warm-up: lower it"
         subject.error("optimizer.warmup_iterations", message)
@@ -81,9 +88,13 @@ def _check_schedule(subject: Subject, config: TrainingConfig) -> None:
         subject.warn(
             "checkpoint.interval", f"{interval} is more than the {total} iterations: a killed run starts again"
         )
-    if config.validation.interval > total:
-        message = f"{config.validation.interval} is more than the {total} iterations: validated at the end only"
+    if validation > total:
+        message = f"{validation} is more than the {total} iterations: validated at the end only"
         subject.warn("validation.interval", message)
+    decay, warmup = config.optimizer.decay_iterations, config.optimizer.warmup_iterations
+    if decay is not None and decay <= warmup:
+        message = f"{decay} is not above the {warmup} iterations of warm-up: raise it"
+        subject.error("optimizer.decay_iterations", message)
     evaluation = config.evaluation
     if not evaluation.final and evaluation.every is None and not evaluation.steps:
         subject.warn(

@@ -113,7 +113,7 @@ OWNED: Mapping[str, str] = {
     # length and batch
     "train_iters": "use `iterations` instead",
     "train_samples": "use `tokens` instead",
-    "lr_decay_iters": "use `iterations` instead",
+    "lr_decay_iters": "use `optimizer.decay_iterations` instead",
     "lr_decay_samples": "use `tokens` instead",
     "lr_warmup_samples": "use `optimizer.warmup_iterations` instead",
     "lr_warmup_fraction": "use `optimizer.warmup_iterations` instead",

@@ -1,6 +1,6 @@
 """A training config: what is trained on, for how long, and how."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -22,6 +22,12 @@ class Optimizer(Declaration):
     """Shape of the decay after warm-up."""
     warmup_iterations: NonNegativeInt = 0
     """Iterations of linear warm-up from 0."""
+    warmup_tokens: Count | None = None
+    """The same in tokens, instead of ``warmup_iterations``; rounded down to whole global batches."""
+    decay_iterations: PositiveInt | None = None
+    """Iterations after which ``min_lr`` is reached, warm-up included; default: those of the run."""
+    decay_tokens: Count | None = None
+    """The same in tokens, instead of ``decay_iterations``; rounded down to whole global batches."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Decoupled weight decay; biases and norms are exempt."""
     beta1: Probability = 0.9
@@ -72,10 +78,18 @@ class Parallelism(Declaration):
 class Checkpointing(Declaration):
     """When the run is saved and what is kept."""
 
-    interval: PositiveInt
-    """Iterations between saves; a killed run loses at most this many."""
+    interval: PositiveInt | None = None
+    """Iterations between saves; a killed run loses at most this many. Exactly one of it and ``interval_tokens``."""
+    interval_tokens: Count | None = None
+    """The same in tokens; rounded down to whole global batches."""
+    minutes: PositiveFloat | None = None
+    """Save as well when the last save is this many minutes ago, looked at when metrics are logged."""
+    asynchronous: bool = False
+    """Write in a process of its own while training goes on; the save costs a copy to the host's memory."""
     keep_every: PositiveInt | None = None
     """Keep each checkpoint whose step is a multiple of this; others are rolling resume points."""
+    keep_every_tokens: Count | None = None
+    """The same in tokens, instead of ``keep_every``; rounded down to whole global batches."""
     keep_last: PositiveInt = 2
     """Newest resume points that stay on disk."""
 
@@ -83,8 +97,10 @@ class Checkpointing(Declaration):
 class Validation(Declaration):
     """Loss on every held-out token of the blend's corpora, over the same windows each time."""
 
-    interval: PositiveInt
-    """Iterations between validations; there is always one at the end."""
+    interval: PositiveInt | None = None
+    """Iterations between validations; there is always one at the end. Exactly one of it and ``interval_tokens``."""
+    interval_tokens: Count | None = None
+    """The same in tokens; rounded down to whole global batches."""
 
 
 class EvaluationCadence(Declaration):
@@ -92,10 +108,23 @@ class EvaluationCadence(Declaration):
 
     every: PositiveInt | None = None
     """Keep and score each checkpoint whose step is a multiple of this."""
+    every_tokens: Count | None = None
+    """The same in tokens, instead of ``every``; rounded down to whole global batches."""
     final: bool = True
     """Keep and score the last checkpoint."""
     steps: tuple[PositiveInt, ...] = ()
     """Further steps to keep and score."""
+
+
+class Limits(Declaration):
+    """What a run's curves may do before a check warns. They change no result."""
+
+    validation_gap: PositiveFloat = 0.10
+    """Share of the training loss by which the validation loss may differ at the end."""
+    loss_spike: PositiveFloat = 0.25
+    """Share by which a loss may exceed the mean of the twenty logged before it."""
+    grad_norm_growth: PositiveFloat = 10.0
+    """Factor by which the median gradient norm of the last tenth may exceed that of the tenth after warm-up."""
 
 
 class TrainingConfig(Declaration):
@@ -135,6 +164,8 @@ class TrainingConfig(Declaration):
     """Loss on the held-out documents."""
     evaluation: EvaluationCadence = EvaluationCadence()
     """Which checkpoints are exported and scored."""
+    limits: Limits = Limits()
+    """What a run's curves may do before a check warns."""
     profile: Name = "local"
     """Compute profile in ``resources/``. Not part of the data version."""
     cron: str | None = None
@@ -163,6 +194,7 @@ class TrainingConfig(Declaration):
             problems.append(
                 ("tokens", f"{self.tokens} is less than one global batch of {batch} tokens: raise `tokens`")
             )
+        problems += self._unit_problems()
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:
             problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))
@@ -178,4 +210,65 @@ class TrainingConfig(Declaration):
         if self.iterations is not None:
             return self.iterations
         assert self.tokens is not None
-        return self.tokens // (self.sequence_length * self.global_batch_size)
+        return self.tokens // self.tokens_per_iteration
+
+    @property
+    def tokens_per_iteration(self) -> int:
+        """Tokens in a global batch."""
+        return self.sequence_length * self.global_batch_size
+
+    def _unit_problems(self) -> list[tuple[str, str]]:
+        """Fields of a cadence that are given in both units, in neither where one is needed, or in too few tokens."""
+        problems = []
+        for field in TOKEN_FIELDS:
+            tokens, iterations = self._value(field.tokens), self._value(field.iterations)
+            name = field.iterations.rpartition(".")[2]
+            if tokens is not None and iterations:
+                problems.append((field.tokens, f"give it or `{name}`, not both"))
+            elif field.needed and tokens is None and iterations is None:
+                problems.append((field.iterations, f"missing: give it or `{field.tokens.rpartition('.')[2]}`"))
+            elif tokens is not None and tokens < self.tokens_per_iteration:
+                message = f"{tokens} is less than one global batch of {self.tokens_per_iteration} tokens: raise it"
+                problems.append((field.tokens, message))
+        return problems
+
+    def _value(self, field: str) -> int | None:
+        part, _, name = field.partition(".")
+        value: int | None = getattr(getattr(self, part), name)
+        return value
+
+    def in_iterations(self) -> Self:
+        """The same config with every cadence in iterations, rounded down, and no field in tokens but ``tokens``."""
+        parts: dict[str, Any] = {}
+        for field in TOKEN_FIELDS:
+            tokens = self._value(field.tokens)
+            if tokens is None:
+                continue
+            part, _, name = field.iterations.partition(".")
+            update = {name: tokens // self.tokens_per_iteration, field.tokens.partition(".")[2]: None}
+            parts[part] = parts.get(part, getattr(self, part)).model_copy(update=update)
+        return self.model_copy(update=parts)
+
+    def remainders(self) -> dict[str, int]:
+        """Tokens that rounding down to whole global batches leaves over, by the field that was given in tokens."""
+        given = {"tokens": self.tokens, **{field.tokens: self._value(field.tokens) for field in TOKEN_FIELDS}}
+        return {name: tokens % self.tokens_per_iteration for name, tokens in given.items() if tokens is not None}
+
+
+class TokenField(NamedTuple):
+    """A number of iterations that may be declared in tokens instead."""
+
+    iterations: str
+    tokens: str
+    needed: bool = False
+    """Whether one of the two must be given."""
+
+
+TOKEN_FIELDS = (
+    TokenField("optimizer.warmup_iterations", "optimizer.warmup_tokens"),
+    TokenField("optimizer.decay_iterations", "optimizer.decay_tokens"),
+    TokenField("checkpoint.interval", "checkpoint.interval_tokens", needed=True),
+    TokenField("checkpoint.keep_every", "checkpoint.keep_every_tokens"),
+    TokenField("validation.interval", "validation.interval_tokens", needed=True),
+    TokenField("evaluation.every", "evaluation.every_tokens"),
+)

@@ -71,7 +71,9 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
         Check("kept_saved", "Every checkpoint to be kept is complete; without the last one a run has no result."),
         Check("loss_finite", "No training or validation loss is infinite or not a number."),
         Check("loss_fell", "The training loss at the end is below that of the start."),
-        Check("validation_gap", "The validation loss is within 10 % of the training loss.", "WARN", _validated),
+        Check("validation_gap", "Validation and training loss agree: `limits.validation_gap`.", "WARN", _validated),
+        Check("loss_spikes", "No loss is far above those before it: `limits.loss_spike`.", "WARN"),
+        Check("grad_norm_growth", "Gradients have not grown: `limits.grad_norm_growth`.", "WARN"),
     ),
     "hf_export": (
         Check("coverage", "Every tensor of the architecture was written, each element from exactly one chunk."),

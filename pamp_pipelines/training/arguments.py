@@ -31,6 +31,14 @@ _RECOMPUTE: Mapping[str, dict[str, Any]] = {
 }
 
 
+# without the persistent worker Megatron warns and saves synchronously; its default strategy is another package's
+_ASYNCHRONOUS: Mapping[str, Any] = {
+    "async_save": True,
+    "async_strategy": "mcore",
+    "use_persistent_ckpt_worker": True,
+}
+
+
 def megatron_argv(job: TrainJob, *, cuda: bool) -> list[str]:
     """The command line that makes ``megatron.training.pretrain`` run the job.
 
@@ -86,7 +94,7 @@ def _optimizer(job: TrainJob) -> dict[str, Any]:
         "lr": o.lr,
         "min_lr": o.min_lr,
         "lr_decay_style": o.decay_style,
-        "lr_decay_iters": job.iterations,
+        "lr_decay_iters": job.decay_iterations,
         "lr_warmup_iters": o.warmup_iterations,
         "lr_warmup_init": 0.0,
         "weight_decay": o.weight_decay,
@@ -146,6 +154,7 @@ def _checkpoints(job: TrainJob) -> dict[str, Any]:
         # otherwise a run cannot be resumed with other parallel sizes
         "dist_ckpt_optim_fully_reshardable": job.parallelism.distributed_optimizer,
         "exit_signal_handler": True,
+        **(_ASYNCHRONOUS if job.checkpoint.asynchronous else {}),
     }
 
 

@@ -181,6 +181,6 @@ def departures(job: TrainJob, facts: Facts) -> list[str]:
         ("optimizer.min_lr", [schedule["min_lr"]], o.min_lr),
         ("optimizer.decay_style", [schedule["decay_style"]], o.decay_style),
         ("samples of warm-up", [schedule["warmup_samples"]], o.warmup_iterations * batch),
-        ("samples until the end of the decay", [schedule["decay_samples"]], job.iterations * batch),
+        ("samples until the end of the decay", [schedule["decay_samples"]], job.decay_iterations * batch),
     ]
     return [f"{name}: declared {want}, built {have}" for name, have, want in expected if set(have) - {want}]

@@ -11,6 +11,7 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import (
     Checkpointing,
     Dropout,
+    Limits,
     Optimizer,
     Parallelism,
     Precision,
@@ -80,6 +81,8 @@ class TrainJob(_Plain):
     validation: Validation
     cadence: tuple[NonNegativeInt, ...] = ()
     """Steps whose checkpoint must exist and be kept, also off the interval; the last step is always saved."""
+    limits: Limits = Limits()
+    """What the curves may do before a check warns."""
     seed: PositiveInt
     """Seed of initialisation and dropout; Megatron refuses 0."""
     data_seed: NonNegativeInt
@@ -121,6 +124,8 @@ class TrainJob(_Plain):
                 f"optimizer.warmup_iterations {self.optimizer.warmup_iterations} does not end before the last of "
                 f"{self.iterations} iterations"
             )
+        if self.checkpoint.interval is None or self.validation.interval is None:
+            raise ValueError("checkpoint.interval and validation.interval must be resolved into iterations")
         late = [step for step in self.cadence if step > self.iterations]
         if late:
             raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")
@@ -134,6 +139,17 @@ class TrainJob(_Plain):
     def data_parallel(self) -> int:
         """Number of model replicas, each of which sees its own samples."""
         return self.world_size // self.parallelism.model_parallel
+
+    def mode(self, resumed_from: int | None) -> Literal["scratch", "continue", "resume"]:
+        """How an attempt starts: from random weights, from imported ones, or from a checkpoint of the run itself."""
+        if resumed_from:
+            return "resume"
+        return "scratch" if self.pretrained_checkpoint is None else "continue"
+
+    @property
+    def decay_iterations(self) -> int:
+        """Iterations after which the learning rate has reached its minimum."""
+        return self.optimizer.decay_iterations or self.iterations
 
     @property
     def checkpoints_dir(self) -> Path:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 from pamp_pipelines.errors import VerificationFailed
@@ -103,6 +104,7 @@ def _end_of_iteration(job: TrainJob, reporter: Reporter | None) -> None:
     from megatron.training import get_args, training
 
     decide = training.checkpoint_and_decide_exit
+    clock = _SaveClock(job)
 
     def after_iteration(
         model: Any, optimizer: Any, scheduler: Any, iteration: int, operations: float, context: Any, iterator: Any
@@ -111,17 +113,53 @@ def _end_of_iteration(job: TrainJob, reporter: Reporter | None) -> None:
         if reporter:
             reporter.iteration_done(iteration)
         stop = decide(model, optimizer, scheduler, iteration, operations, context, iterator)
+        saved = iteration % args.save_interval == 0
         # the last iteration is saved by pretrain itself
-        if not stop and iteration in job.cadence and iteration % args.save_interval and iteration < args.train_iters:
+        if (
+            not stop
+            and not saved
+            and iteration < args.train_iters
+            and (iteration in job.cadence or clock.due(iteration))
+        ):
             training.save_checkpoint_and_time(
                 iteration, model, optimizer, scheduler, operations, context, train_data_iterator=iterator
             )
+            saved = True
+        if saved:
+            clock.restart()
         if reporter:
             reporter.announce_checkpoint()
         validate_at_the_end(args, iteration)
         return stop
 
     training.checkpoint_and_decide_exit = after_iteration
+
+
+class _SaveClock:
+    """Whether the declared minutes have passed since the last save: rank 0 decides, for clocks differ.
+
+    It is asked when metrics are logged, since ranks wait for each other then in any case.
+    """
+
+    def __init__(self, job: TrainJob) -> None:
+        self._seconds = None if job.checkpoint.minutes is None else 60.0 * job.checkpoint.minutes
+        self._interval = job.log_interval
+        self._last = time.monotonic()
+
+    def due(self, iteration: int) -> bool:
+        """To be asked on all ranks for the same iteration."""
+        if self._seconds is None or iteration % self._interval:
+            return False
+        import torch
+
+        passed = time.monotonic() - self._last >= self._seconds
+        decision = torch.tensor([passed], dtype=torch.uint8, device=torch.cuda.current_device())
+        torch.distributed.broadcast(decision, 0)
+        return bool(decision.item())
+
+    def restart(self) -> None:
+        """A save has just been made."""
+        self._last = time.monotonic()
 
 
 def validate_at_the_end(args: Any, iteration: int) -> None:

@@ -11,22 +11,16 @@ from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 from pamp_pipelines.lake.manifest import MANIFEST, CheckResult, FileEntry, Manifest
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.training.curves import grad_norm_growth, loss_spikes, series
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.kept import read_record, recorded_steps
 from pamp_pipelines.training.metrics import Metrics, read_metrics
 from pamp_pipelines.training.saved import Saved
 
 KIND = "pretrained_checkpoint"
-VALIDATION_GAP = 0.10
-"""Share of the training loss by which the validation loss may differ before a warning."""
 _LOSSES = ("loss", "validation_loss")
 _AVERAGED = 10
 """Logged iterations that are averaged at either end of the loss curve: single batches are noisy."""
-
-
-def series(metrics: Metrics, name: str) -> list[float]:
-    """Values of a metric in order of steps, where it was logged."""
-    return [float(entry[name]) for entry in metrics if isinstance(entry.get(name), int | float)]
 
 
 def ends(losses: list[float]) -> tuple[float, float]:
@@ -36,7 +30,7 @@ def ends(losses: list[float]) -> tuple[float, float]:
 
 
 def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
-    """``tracker_reached``, ``kept_saved``, ``loss_finite``, ``loss_fell`` (ERROR) and ``validation_gap`` (WARN)."""
+    """``tracker_reached``, ``kept_saved``, ``loss_finite`` and ``loss_fell`` (ERROR); the others warn: ``Limits``."""
     losses, validation = series(metrics, "loss"), series(metrics, "validation_loss")
     bad = [entry["iteration"] for entry in metrics if not all(_finite(entry.get(name, 0.0)) for name in _LOSSES)]
     tracker = Saved(job.checkpoints_dir).tracker()
@@ -55,6 +49,7 @@ def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
             metadata={"entries": len(losses), "not_finite": len(bad)},
         ),
     ]
+    results += [loss_spikes(metrics, job.limits), grad_norm_growth(job, metrics)]
     if bad or not losses:
         results.append(CheckResult(name="loss_fell", passed=False, description="There is no finite loss curve."))
         return results
@@ -71,13 +66,15 @@ def checks(job: TrainJob, metrics: Metrics) -> list[CheckResult]:
     )
     if validation:
         gap = abs(validation[-1] - last) / last if last else math.inf
+        limit = job.limits.validation_gap
         results.append(
             CheckResult(
                 name="validation_gap",
-                passed=gap <= VALIDATION_GAP,
+                passed=gap <= limit,
                 severity="WARN",
-                description=f"Validation loss {validation[-1]:.4f}, training loss {last:.4f}: {gap:.1%} apart.",
-                metadata={"validation_loss": validation[-1], "training_loss": last, "gap": gap},
+                description=f"Validation loss {validation[-1]:.4f}, training loss {last:.4f}: {gap:.1%} apart "
+                f"(limit {limit:.0%}).",
+                metadata={"validation_loss": validation[-1], "training_loss": last, "gap": gap, "limit": limit},
             )
         )
     return results
@@ -114,6 +111,7 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
         "iterations": job.iterations,
         "tokens": job.iterations * job.tokens_per_iteration,
         "seconds": round(seconds, 3),
+        "mode": job.mode(resumed_from),
         "resumed_from": resumed_from,
         "world_size": job.world_size,
         "kept_steps": recorded_steps(job.run_dir),
@@ -123,8 +121,13 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
     if validation:
         numbers["validation_loss"] = validation[-1]
     if speed:
-        # the median leaves out the slow first iterations and the saves
+        # medians leave out the slow first iterations and the saves
         numbers["tokens_per_second"] = statistics.median(speed)
+    for name in ("model_tflops", "mfu"):
+        if values := series(metrics, name):
+            numbers[name] = statistics.median(values)
+    if memory := series(metrics, "peak_memory_gib"):
+        numbers["peak_memory_gib"] = max(memory)
     return numbers
 
 

@@ -6,9 +6,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.declarations.training_config import TOKEN_FIELDS, TrainingConfig
 from pamp_pipelines.declarations.yaml_loader import plain_value
 from pamp_pipelines.errors import InputError
+
+_UNITS = (("iterations", "tokens"), *((field.iterations, field.tokens) for field in TOKEN_FIELDS))
+_OTHER_UNIT = {a: b for pair in _UNITS for a, b in (pair, pair[::-1])}
 
 
 def apply_overrides(config: TrainingConfig, overrides: Sequence[str], file: str) -> TrainingConfig:
@@ -47,9 +50,9 @@ def _set(fields: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(fields, dict):
             raise InputError(f"--set {key}: {parent!r} has no fields")
     fields[name] = value
-    # a run's length is declared in one of two units: giving one replaces the other
-    if not parents and name in ("tokens", "iterations") and value is not None:
-        fields.pop("iterations" if name == "tokens" else "tokens", None)
+    # what is declared in one of two units: giving one replaces the other
+    if value is not None and (other := _OTHER_UNIT.get(key)):
+        fields.pop(other.rpartition(".")[2], None)
 
 
 def _value(text: str, override: str) -> Any:

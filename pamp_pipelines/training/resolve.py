@@ -35,7 +35,7 @@ _NOT_IDENTITY = frozenset(
         # resolved into iterations, kept steps and weights below
         *("tokens", "iterations", "evaluation", "corpora"),
         # how the same mathematics is laid out and watched: a run may be resumed with another of these
-        *("micro_batch_size", "parallelism", "recompute", "checkpoint", "validation", "log_interval"),
+        *("micro_batch_size", "parallelism", "recompute", "checkpoint", "validation", "log_interval", "limits"),
     }
 )
 
@@ -130,6 +130,7 @@ def kept_steps(config: TrainingConfig) -> tuple[int, ...]:
     Raises:
         InputError: a step lies after the end.
     """
+    config = config.in_iterations()
     last = config.train_iterations
     if late := [step for step in config.evaluation.steps if step > last]:
         raise InputError(f"evaluation.steps: {late} lie after the last iteration, {last}")
@@ -138,6 +139,7 @@ def kept_steps(config: TrainingConfig) -> tuple[int, ...]:
         steps.update(range(every, last + 1, every))
     if every := config.checkpoint.keep_every:
         # of the saves that there are anyway, those at a multiple
+        assert config.checkpoint.interval is not None
         distance = math.lcm(every, config.checkpoint.interval)
         steps.update(range(distance, last + 1, distance))
     if config.evaluation.final:
@@ -158,6 +160,7 @@ def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
     order of additions and not what is computed, and a run may be resumed on other machines. The size of the expert
     parallel group is in: optimizer state does not move between groups of experts.
     """
+    config = config.in_iterations()
     return {
         **config.model_dump(mode="json", exclude=set(_NOT_IDENTITY)),
         "iterations": config.train_iterations,
@@ -185,6 +188,8 @@ def _job(
     share = blend(declared)
     weights = inputs.initial.path / "checkpoint"
     run_dir = lake.version_dir(model, config, version).absolute()
+    remainders, declared_as = declared.remainders(), declared.model_dump(mode="json")
+    declared = declared.in_iterations()
     return TrainJob(
         name=f"{model}/{config}/{run_dir.name}",
         run_dir=run_dir,
@@ -213,6 +218,7 @@ def _job(
         checkpoint=declared.checkpoint,
         validation=declared.validation,
         cadence=kept_steps(declared),
+        limits=declared.limits,
         seed=declared.seed,
         data_seed=declared.data_seed,
         determinism=declared.determinism,
@@ -224,8 +230,10 @@ def _job(
         inputs=tuple(artifact.ref for artifact in inputs.all),
         declaration={
             "model": {model: catalog.model(model).model_dump(mode="json")},
-            "training_config": {config: declared.model_dump(mode="json")},
+            "training_config": {config: declared_as},
             "resolved": parameters,
+            # tokens that were declared and do not fill a global batch
+            "remainder_tokens": remainders,
         },
         profile=compute,
     )

@@ -15,7 +15,9 @@ from pamp_pipelines.training.kept import read_record, record_import, record_save
 from pamp_pipelines.training.lease import lease
 from pamp_pipelines.training.outcome import write_manifest
 from pamp_pipelines.training.restart import prepare
+from pamp_pipelines.training.resume import require_same_run
 from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.space import require_space
 from pamp_pipelines.training.worker import EXIT_INPUT
 
 WORKER = "pamp_pipelines.training.worker"
@@ -39,11 +41,14 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
         WorkerFailed: the worker failed, or ended before the last iteration; a retry resumes.
         WorkerCanceled: somebody asked the worker to stop.
         LeaseTaken: another process trains this version.
+        ResumeRefused: the version's checkpoints are of another run.
+        DiskFull: there is no room for two saves.
     """
     if finished := find(job.run_dir, job.id):
         _announce_all(job, on_event)
         return finished
     with lease(job.run_dir) as lock:
+        require_same_run(job)
         if finished := find(job.run_dir, job.id):
             _announce_all(job, on_event)
             return finished
@@ -84,6 +89,7 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched:
 
 
 def _run(job: TrainJob, job_file: Path, keeper: "_Keeper", lock: int, worker: str) -> None:
+    require_space(job)
     try:
         run_worker(
             worker,

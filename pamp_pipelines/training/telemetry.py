@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.training.accelerators import GIB, recognise
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.metrics import cut_metrics
 from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.shape import flops_per_token, shape_of
 
 _LOSS = "lm loss"
 _VALIDATION = f"{_LOSS} validation-"
@@ -32,13 +35,26 @@ _EVENT_SECONDS = 1.0
 class Reporter:
     """Collects the scalars of an iteration, and writes them as one record once the iteration is over."""
 
-    def __init__(self, job: TrainJob, heldout_tokens: dict[str, int]) -> None:
+    def __init__(
+        self,
+        job: TrainJob,
+        heldout_tokens: dict[str, int],
+        *,
+        device: str = "",
+        peak_memory: Callable[[], int] | None = None,
+    ) -> None:
         """
         Args:
             job: what is run.
             heldout_tokens: predicted tokens of each held-out split, by corpus.
+            device: name of the GPU; its known peak makes the speed a utilisation.
+            peak_memory: bytes of the GPU's memory that this process has held at most.
         """
         self.job = job
+        self._flops_per_token = flops_per_token(shape_of(job.hf_config), job.sequence_length)
+        known = recognise(device)
+        self._peak_tflops = known.peak(job.precision) if known else None
+        self._peak_memory = peak_memory
         self.heldout_tokens = heldout_tokens
         self.events = EventLog(job.events_path)
         self._scalars: dict[str, float] = {}
@@ -54,6 +70,7 @@ class Reporter:
             run=self.job.name,
             iteration=iteration,
             iterations=self.job.iterations,
+            mode=self.job.mode(iteration),
             world_size=self.job.world_size,
         )
 
@@ -90,7 +107,7 @@ class Reporter:
                 record[field] = _finite(scalars[tag])
         seconds = record.get("seconds_per_iteration")
         if seconds:
-            record["tokens_per_second"] = self.job.tokens_per_iteration / seconds
+            record |= self._speed(self.job.tokens_per_iteration / seconds)
         corpora = {c: scalars[_VALIDATION + c] for c in self.heldout_tokens if _VALIDATION + c in scalars}
         if corpora:
             # Megatron reports the mean over each split; the loss over all splits weighs every token the same
@@ -101,6 +118,16 @@ class Reporter:
                 c: {"loss": _finite(loss), "tokens": self.heldout_tokens[c]} for c, loss in corpora.items()
             }
         return record
+
+    def _speed(self, tokens_per_second: float) -> dict[str, float]:
+        """Tokens per second of all processes; model TFLOP/s of one; of them, the share of what its GPU could do."""
+        tflops = tokens_per_second * self._flops_per_token / self.job.world_size / 1e12
+        speed = {"tokens_per_second": tokens_per_second, "model_tflops": tflops}
+        if self._peak_tflops:
+            speed["mfu"] = tflops / self._peak_tflops
+        if self._peak_memory:
+            speed["peak_memory_gib"] = self._peak_memory() / GIB
+        return speed
 
     def announce_checkpoint(self) -> None:
         """Report the newest checkpoint, once the tracker names it and it is complete."""

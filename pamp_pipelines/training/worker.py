@@ -126,7 +126,7 @@ def start_megatron(job: TrainJob) -> tuple[Any, Any]:
     """
     # Megatron asks for it with tensor or context parallelism: kernels then start in the order of their launch
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    from pamp_pipelines.training import cpu_adapter, optimizer_resume, wheel
+    from pamp_pipelines.training import cpu_adapter, cpu_saver, optimizer_resume, wheel
     from pamp_pipelines.training.arguments import megatron_argv
 
     cuda = not cpu_adapter.install()
@@ -137,15 +137,24 @@ def start_megatron(job: TrainJob) -> tuple[Any, Any]:
 
     sys.argv = [sys.argv[0], *megatron_argv(job, cuda=cuda)]
     args = parse_and_validate_args()
+    if args.async_save and not cuda:
+        cpu_saver.install()
     wheel.save_in_process(args)
     if args.rank != args.world_size - 1:
         return args, None
     from pamp_pipelines.training.data import heldout_tokens
     from pamp_pipelines.training.telemetry import Reporter, TeeWriter
 
-    reporter = Reporter(job, heldout_tokens(job))
+    reporter = Reporter(job, heldout_tokens(job), **_device() if cuda else {})
     global_vars._GLOBAL_TENSORBOARD_WRITER = TeeWriter(global_vars.get_tensorboard_writer(), reporter)
     return args, reporter
+
+
+def _device() -> dict[str, Any]:
+    """This rank's GPU, for the reporter."""
+    import torch
+
+    return {"device": torch.cuda.get_device_name(), "peak_memory": torch.cuda.max_memory_allocated}
 
 
 if __name__ == "__main__":

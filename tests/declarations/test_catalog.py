@@ -54,7 +54,6 @@ def test_all_problems_of_all_files_at_once(problems: Problems, edit: Edit) -> No
         ["assets/training_configs/cfg.yaml:5", "iterations"],
         ["assets/training_configs/cfg.yaml:7", "optimizer.lr"],
         ["assets/training_configs/cfg.yaml:8", "optimizer.learning_rate"],
-        ["assets/training_configs/cfg.yaml:9", "checkpoint.interval"],
         ["assets/training_configs/cfg.yaml:10", "checkpoint.interva"],
     ]
     text = "\n".join(found)

@@ -16,6 +16,17 @@ from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.telemetry import Reporter, TeeWriter
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 1,
+    "tie_word_embeddings": True,
+    "vocab_size": 128,
+}
+
 
 class Writer:
     """Stands for TensorBoard's SummaryWriter."""
@@ -37,7 +48,7 @@ def job(tmp_path: Path) -> TrainJob:
         {
             "name": "m/c/v0001",
             "run_dir": tmp_path,
-            "hf_config": {},
+            "hf_config": LLAMA,
             "template_dir": tmp_path,
             "pretrained_checkpoint": None,
             "vocab_size": 10,
@@ -92,6 +103,8 @@ def test_scalars_of_an_iteration_become_one_record(job: TrainJob) -> None:
         "grad_norm": 0.5,
         "seconds_per_iteration": 0.25,
         "tokens_per_second": 128.0,
+        # 6 x (1120 + 128 x 8 parameters, tied) + 6 x 2 layers x 8 wide x 16 tokens, for each token
+        "model_tflops": pytest.approx(128.0 * 14832 / 1e12),
         # the splits weigh as many tokens as they have
         "validation_loss": (2.0 * 30 + 4.0 * 10) / 40,
         "validation": {"a": {"loss": 2.0, "tokens": 30}, "b": {"loss": 4.0, "tokens": 10}},
@@ -154,3 +167,17 @@ def test_a_checkpoint_is_announced_once_it_is_complete_and_named(job: TrainJob) 
     (event,) = read_events(job.events_path)[0]
     assert (event.kind, event.data) == ("checkpoint", {"iteration": 2, "path": str(path)})
     assert Reporter(job, {})._announced == 2
+
+
+@pytest.mark.parametrize(("device", "mfu"), [("NVIDIA H200", 0.5), ("NVIDIA H999", None)])
+def test_utilisation_is_against_a_known_peak_or_not_given(device: str, mfu: float | None, job: TrainJob) -> None:
+    bf16 = job.model_copy(update={"precision": "bf16", "world_size": 2})
+    reporter = Reporter(bf16, {}, device=device, peak_memory=lambda: 3 * 2**30)
+    tokens_per_second = 2 * 989e12 / 2 / reporter._flops_per_token
+    reporter.scalar("lm loss", 1.0)
+    reporter.scalar("iteration-time", bf16.tokens_per_iteration / tokens_per_second)
+    reporter.iteration_done(1)
+    (record,) = records(job)
+    assert record["model_tflops"] == pytest.approx(989 / 2)
+    assert record.get("mfu") == (None if mfu is None else pytest.approx(mfu))
+    assert record["peak_memory_gib"] == 3.0

@@ -78,6 +78,17 @@ TRAINER = """
     log.write("finished", iteration=job.iterations)
 """
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 1,
+    "tie_word_embeddings": True,
+    "vocab_size": 128,
+}
+
 SHARDS = ArtifactRef(kind="tokenized_shards", id="a" * 64, content="b" * 64)
 IMPORT = ArtifactRef(kind="megatron_checkpoint", id="c" * 64, content="d" * 64)
 
@@ -105,7 +116,7 @@ class Bench:
         fields: dict[str, Any] = {
             "name": "model/config/v0001",
             "run_dir": versions / "v0001",
-            "hf_config": {},
+            "hf_config": LLAMA,
             "template_dir": self.root / "template",
             "pretrained_checkpoint": None,
             "vocab_size": 128,

@@ -33,6 +33,8 @@ def test_a_run_keeps_what_was_asked_for_and_ends_with_a_manifest(bench):
         "tracker_reached": True,
         "kept_saved": True,
         "loss_finite": True,
+        "loss_spikes": True,
+        "grad_norm_growth": True,
         "loss_fell": True,
         "validation_gap": True,
     }

@@ -74,7 +74,7 @@ def test_a_job_of_an_import_names_weights_shards_and_lineage(catalog, lake):
     assert job.hf_config["hidden_size"] == 32
     assert (job.iterations, job.cadence, job.world_size) == (8, (4, 8), 1)
     assert [ref.kind for ref in job.inputs] == ["tokenized_shards", "tokenized_shards", "megatron_checkpoint"]
-    assert set(job.declaration) == {"model", "training_config", "resolved"}
+    assert set(job.declaration) == {"model", "training_config", "resolved", "remainder_tokens"}
     assert job.profile == catalog.profile("local")
 
 

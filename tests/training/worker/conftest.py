@@ -161,6 +161,6 @@ class Trainer:
 
     def records(self, job: TrainJob) -> list[dict[str, Any]]:
         """Metric records without what depends on the clock."""
-        timed = ("seconds_per_iteration", "tokens_per_second")
+        timed = ("seconds_per_iteration", "tokens_per_second", "model_tflops")
         lines = job.metrics_path.read_text().splitlines()
         return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]

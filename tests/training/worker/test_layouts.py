@@ -104,12 +104,16 @@ def test_losses_do_not_depend_on_the_layout(
     assert [e.data["iteration"] for e in events if e.kind == "checkpoint"] == [4, 8]
 
 
-def test_a_run_goes_on_with_other_parallel_sizes(trainer: Any, single: TrainJob, weights: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tensor", [1, 2], ids=["data 2", "tensor 2"])
+def test_a_run_goes_on_with_other_parallel_sizes(
+    tensor: int, trainer: Any, single: TrainJob, weights: Path, tmp_path: Path
+) -> None:
+    """Loss, learning rate, gradient norm and consumed samples: all that the records hold."""
     job = trainer.job(
         tmp_path,
         pretrained_checkpoint=weights,
         world_size=2,
-        parallelism={"distributed_optimizer": True, "tensor": 2},
+        parallelism={"distributed_optimizer": True, "tensor": tensor},
     )
     shutil.copytree(single.checkpoints_dir, job.checkpoints_dir)
     saved = Saved(job.checkpoints_dir)
@@ -126,6 +130,8 @@ def _assert_close(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -
     assert [record["iteration"] for record in found] == [record["iteration"] for record in expected]
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.keys() == theirs.keys()
+        assert ours["consumed_samples"] == theirs["consumed_samples"]
+        assert ours.get("learning_rate") == theirs.get("learning_rate")
         for name, tolerance in {"loss": 2e-6, "grad_norm": 2e-5, "validation_loss": 2e-6}.items():
             if name in theirs:
                 assert ours[name] == pytest.approx(theirs[name], rel=tolerance)

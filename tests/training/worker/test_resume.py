@@ -24,6 +24,12 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "plain": {"parallelism": {"distributed_optimizer": False}},
     "distributed": {"parallelism": {"distributed_optimizer": True}, "precision": "bf16"},
 }
+KILLED: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("plain", {}),
+    "distributed": ("distributed", {}),
+    # the run that it must equal saves synchronously
+    "distributed, asynchronous saves": ("distributed", {"checkpoint": {"interval": 10, "asynchronous": True}}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +40,23 @@ def uninterrupted(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> dic
     return jobs
 
 
-def _job(trainer: Any, run_dir: Path, optimizer: str) -> TrainJob:
-    return trainer.job(
-        run_dir,
-        iterations=STEPS,
-        checkpoint={"interval": 10},
-        validation={"interval": 20},
-        dropout={"hidden": 0.1, "attention": 0.1},
+def _job(trainer: Any, run_dir: Path, optimizer: str, **changes: Any) -> TrainJob:
+    fields: dict[str, Any] = {
+        "iterations": STEPS,
+        "checkpoint": {"interval": 10},
+        "validation": {"interval": 20},
+        "dropout": {"hidden": 0.1, "attention": 0.1},
         **OPTIMIZERS[optimizer],
-    )
+    }
+    return trainer.job(run_dir, **(fields | changes))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("way", KILLED)
 def test_a_killed_run_goes_on_exactly(
-    optimizer: str, trainer: Any, uninterrupted: dict[str, TrainJob], tmp_path: Path
+    way: str, trainer: Any, uninterrupted: dict[str, TrainJob], tmp_path: Path
 ) -> None:
-    job = _job(trainer, tmp_path, optimizer)
+    optimizer, changes = KILLED[way]
+    job = _job(trainer, tmp_path, optimizer, **changes)
     run = trainer.start(job)
     run.wait_for(lambda: 15 in run.steps())
     run.kill()

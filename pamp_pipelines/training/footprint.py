@@ -1,0 +1,185 @@
+"""Bytes of a training run: on each GPU by part, and of one save.
+
+The model of activations counts what Transformer Engine's layers and flash attention keep for the backward pass. It was
+checked against peaks measured on an H200 (docs/measurements.md); ``benchmarks/plan_gpu.py`` repeats the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pamp_pipelines.declarations.training_config import Parallelism, Precision
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.shape import Shape, shape_of
+
+_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_LOGIT_BYTES = {"native": 9.4, "transformer_engine": 3.5}
+"""Bytes for each logit at the peak: 16-bit ones, and with Megatron's own cross entropy float32 ones and exponentials.
+
+Measured with 1.236 B parameters: 59 GiB in fp16 at micro batch 4 with the first, 47 and 74 GiB in bf16 at micro batch 4
+and 8 with the second; 20.7 GiB are parameters and their state, 4.9 GiB a sample what the layers keep."""
+
+
+@dataclass(frozen=True)
+class PerParameter:
+    """Bytes for one parameter."""
+
+    weights: float
+    gradients: float
+    master: float
+    moments: float
+
+    @property
+    def saved(self) -> float:
+        """Bytes in a checkpoint: gradients are not saved."""
+        return self.weights + self.master + self.moments
+
+
+def per_parameter(precision: Precision, megatron_args: Mapping[str, Any]) -> PerParameter:
+    """How Megatron keeps parameters, gradients and AdamW's state.
+
+    Args:
+        precision: as declared.
+        megatron_args: further arguments; those of the precision-aware optimizer and of gradient reduction count.
+    """
+    args = {name.replace("_", "-"): value for name, value in megatron_args.items()}
+    if precision == "fp32":
+        return PerParameter(weights=4, gradients=4, master=0, moments=8)
+    gradients = 2 if args.get("grad-reduce-in-bf16") else 4
+    if not args.get("use-precision-aware-optimizer"):
+        return PerParameter(weights=2, gradients=gradients, master=4, moments=8)
+
+    def size(name: str) -> int:
+        return _DTYPE_BYTES[str(args.get(name, "fp32"))]
+
+    # Transformer Engine keeps the 16 bits that a bf16 weight lacks, and no whole float32 copy
+    master = 2 if size("main-params-dtype") == 4 and precision != "fp16" else size("main-params-dtype")
+    return PerParameter(
+        weights=2,
+        gradients=min(gradients, size("main-grads-dtype")),
+        master=master,
+        moments=size("exp-avg-dtype") + size("exp-avg-sq-dtype"),
+    )
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on the fullest GPU, by part."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def footprint(
+    shape: Shape,
+    *,
+    precision: Precision,
+    parallelism: Parallelism,
+    data_parallel: int,
+    micro_batch_size: int,
+    micro_batches: int,
+    sequence_length: int,
+    recompute: str,
+    cross_entropy: str,
+    megatron_args: Mapping[str, Any],
+) -> Footprint:
+    """Peak memory of a rank of the first or last pipeline stage, whichever holds more.
+
+    Args:
+        shape: of the model.
+        data_parallel: number of replicas.
+        micro_batch_size: samples in a forward pass.
+        micro_batches: forward passes in an optimizer step.
+    """
+    size = per_parameter(precision, megatron_args)
+    parameters = _parameters_of_rank(shape, parallelism)
+    # Transformer Engine keeps fp8 copies of the weights, one for each direction of the product
+    copies = 2 * parameters * shape.in_layers / shape.parameters if precision.startswith("fp8") else 0
+    shards = data_parallel * parallelism.context if parallelism.distributed_optimizer else 1
+    return Footprint(
+        weights=round(parameters * size.weights + copies),
+        gradients=round(parameters * size.gradients),
+        optimizer=round(parameters * (size.master + size.moments) / shards),
+        activations=round(
+            _activations(
+                shape,
+                precision,
+                parallelism,
+                tokens=micro_batch_size * sequence_length / parallelism.context,
+                micro_batches=micro_batches,
+                recompute=recompute,
+                logit_bytes=_LOGIT_BYTES[cross_entropy],
+            )
+        ),
+    )
+
+
+def _parameters_of_rank(shape: Shape, parallelism: Parallelism) -> float:
+    tensor, pipeline = parallelism.tensor, parallelism.pipeline
+    dense = (shape.in_layers - shape.experts) / (tensor * pipeline)
+    experts = shape.experts / (tensor * pipeline * parallelism.expert)
+    # a tied output layer on another stage is a copy of the embedding
+    ends = shape.embedding * (1 if pipeline > 1 or shape.tied else 2) / tensor
+    return dense + experts + ends
+
+
+def _activations(
+    shape: Shape,
+    precision: Precision,
+    parallelism: Parallelism,
+    *,
+    tokens: float,
+    micro_batches: int,
+    recompute: str,
+    logit_bytes: float,
+) -> float:
+    """``tokens``: of a micro batch, on this context-parallel rank."""
+    tensor, pipeline = parallelism.tensor, parallelism.pipeline
+    width = 4 if precision == "fp32" else 2
+    # what sequence parallelism splits and tensor parallelism alone does not: both residuals and both norms' results
+    across = 4 * width * shape.hidden / (tensor if parallelism.sequence_parallel else 1)
+    fused = shape.queries + 2 * shape.keys  # values stay inside the fused projection's result
+    rotated = shape.queries + shape.keys
+    split = width * (fused + rotated + shape.queries + 3 * shape.ffn) / tensor
+    if precision.startswith("fp8"):
+        # inputs of the products are kept in fp8 instead; attention keeps its own result besides
+        across -= 2 * shape.hidden / (tensor if parallelism.sequence_parallel else 1)
+        split += (shape.queries - shape.ffn) / tensor
+    layer = (across + split) * tokens
+    layers = shape.layers / pipeline
+    in_flight = min(pipeline, micro_batches)
+    if recompute == "full":
+        kept = width * shape.hidden * tokens * layers * in_flight + layer
+    else:
+        kept = layer * layers * in_flight
+    # of the last stage, which holds one micro batch at a time
+    logits = logit_bytes * shape.vocabulary * tokens / tensor
+    return kept + logits if pipeline == 1 else max(kept, kept / in_flight + logits)
+
+
+def checkpoint_bytes(job: TrainJob) -> int:
+    """Bytes of one save of a job, from above."""
+    shape = shape_of(job.hf_config)
+    return saved_bytes(shape, job.precision, job.parallelism, job.world_size, job.megatron_args)
+
+
+def saved_bytes(
+    shape: Shape, precision: Precision, parallelism: Parallelism, processes: int, megatron_args: Mapping[str, Any]
+) -> int:
+    """Bytes of one save, from above: what the formats add to each tensor is within the last summand."""
+    size = per_parameter(precision, megatron_args)
+    padding = parallelism.tensor * 128 * shape.hidden * (1 if shape.tied else 2)
+    # the distributed optimizer saves float32 parameters apart from those of the model
+    again = 4 if precision == "fp32" and parallelism.distributed_optimizer else 0
+    # master weights are whole in a checkpoint, also those that are kept as the bits that a bf16 weight lacks
+    master = 0 if precision == "fp32" else max(size.master, 4)
+    values = (shape.parameters + padding) * (size.weights + master + size.moments + again)
+    return round(values * 1.02) + 2**19 * (1 + processes)
