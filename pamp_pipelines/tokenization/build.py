@@ -76,14 +76,20 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore) -> Artifact:
 def _build(job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEvent) -> Artifact:
     tokens = tuple(require_unchanged(file) for file in job.files)
     tasks = tuple(plan_tasks(job.files, job.rules, job.task_bytes))
-    plan = Plan(job=job, encoder=choose_encoder(reference, on_event), tokens=tokens, tasks=tasks)
-    pieces, exact, seconds = _make_pieces(plan, staging, reference, on_event)
+    # another number of workers goes on with the same pieces
+    plan = Plan(
+        job=job.model_copy(update={"workers": None}),
+        encoder=choose_encoder(reference, on_event),
+        tokens=tokens,
+        tasks=tasks,
+    )
+    pieces, exact, seconds = _make_pieces(plan, staging, reference, worker_count(job), on_event)
     if not exact.passed:
         on_event(
             event("warning", message=f"{exact.description}: not so for {exact.metadata}; {reference.name} is used")
         )
         plan = plan.model_copy(update={"encoder": REFERENCE})
-        pieces, exact, seconds = _make_pieces(plan, staging, reference, on_event)
+        pieces, exact, seconds = _make_pieces(plan, staging, reference, worker_count(job), on_event)
     with publish(job.output, kind=KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
         sides, dropped = _join(plan, staging, pieces, draft.dir)
         _require_documents(job, sides, dropped)
@@ -110,7 +116,7 @@ def _build(job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEv
 
 
 def _make_pieces(
-    plan: Plan, staging: Staging, reference: Engine, on_event: OnEvent
+    plan: Plan, staging: Staging, reference: Engine, workers: int, on_event: OnEvent
 ) -> tuple[list[Piece], CheckResult, float]:
     """All pieces, whether they are what the reference would have made, and the seconds that this took."""
     with staging.opened(plan):
@@ -126,7 +132,7 @@ def _make_pieces(
             text_bytes=sum(piece.text_bytes for piece in found.values()),
             tokens=sum(piece.train[1] + piece.heldout[1] for piece in found.values()),
         )
-        make_pieces(plan, staging, missing, worker_count(plan.job), counters)
+        make_pieces(plan, staging, missing, workers, counters)
         pieces = [staging.finished(task, plan) for task in range(len(plan.tasks))]
         compared, different = compare_sample(plan, staging, reference)
         name = reference.name if plan.encoder == REFERENCE else versioned(plan.encoder)

@@ -1,5 +1,6 @@
 """Tokenizers behind one interface: exactly the ids of the reference library, without special tokens around a text."""
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Sequence
@@ -168,6 +169,13 @@ def open_tokenizer(path: Path) -> Engine:
         InputError: absent, of an unknown kind or damaged.
     """
     file = find_tokenizer(path)
+    status = file.stat()
+    return _open(file, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+@functools.lru_cache(maxsize=1)
+def _open(file: Path, *_: int) -> Engine:
+    """Loaded once for each state of the file: a large vocabulary takes half a second."""
     match file.suffix:
         case ".json":
             return HuggingFaceEngine(file)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pamp_pipelines.tokenization.duplicates import Kept
 from pamp_pipelines.tokenization.indexed import bin_path, write_index
@@ -105,12 +104,12 @@ def _lengths_path(folder: Path, name: str, pair: int) -> Path:
     return folder / f".{name}-{pair}.lengths"
 
 
-def _runs(documents: int, kept: Kept | None) -> npt.NDArray[np.int64] | list[tuple[int, int]]:
-    """First and last + 1 of each unbroken run of documents that stay, [runs, 2]."""
+def _runs(documents: int, kept: Kept | None) -> list[tuple[int, int]]:
+    """First and last + 1 of each unbroken run of documents that stay."""
     if kept is None or kept.all():
         return [(0, documents)] if documents else []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
-    return edges.reshape(-1, 2)
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _copy_all(copies: Sequence[_Copy], targets: Sequence[Path], threads: int) -> None:
