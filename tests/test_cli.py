@@ -99,13 +99,11 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-def test_a_misspelt_task_of_lm_eval_is_a_warning(own_project: Project) -> None:
+def test_a_misspelt_task_of_lm_eval_is_found(own_project: Project) -> None:
     (own_project.assets / "evaluations/wiki.yaml").write_text("tasks: [wikitext, wikitxt]\n")
     report = answer(pamp("check", "--project", own_project.root, "--json"))
-    assert report["ok"]
-    assert [(w["field"], "Did you mean 'wikitext'?" in w["message"]) for w in report["warnings"]] == [
-        ("tasks[1]", True)
-    ]
+    assert not report["ok"]
+    assert [(e["field"], "Did you mean 'wikitext'?" in e["message"]) for e in report["errors"]] == [("tasks[1]", True)]
 
 
 def test_a_missing_project_fails(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def _check_architectures(catalog: Catalog, report: Report) -> None:
 def _check_tasks(catalog: Catalog, report: Report) -> None:
     """Whether each task of an evaluation exists, in this package, in the project or in lm-eval."""
     from pamp_pipelines.declarations.suggest import did_you_mean
-    from pamp_pipelines.evaluation.spec import task_spec
+    from pamp_pipelines.evaluation.spec import task_path, task_spec
+    from pamp_pipelines.evaluation.stock import find_stock
     from pamp_pipelines.evaluation.task_files import shipped_tasks
     from pamp_pipelines.evaluation.task_names import lm_eval_names
 
@@ -89,16 +90,13 @@ def _check_tasks(catalog: Catalog, report: Report) -> None:
             # Held-out rows exist only after tokenization: here any file stands for them.
             rows = [catalog.file_of("evaluation", name)] if task in evaluation.data else []
             try:
-                spec = task_spec(task, rows, catalog.project.root)
+                task_spec(task, rows, catalog.project.root)
             except InputError as error:
-                report.errors.append(catalog.problem("evaluation", name, ("tasks", index), str(error)))
-                continue
-            if spec.yaml is not None:
-                continue
-            known = known or lm_eval_names() | set(shipped_tasks())
-            if task not in known:
-                message = f"{task!r} is in no task file of lm-eval.{did_you_mean(task, known)}"
-                report.warnings.append(catalog.problem("evaluation", name, ("tasks", index), message))
+                message = str(error)
+                if task_path(task, catalog.project.root) is None and find_stock(task) is None:
+                    known = known or lm_eval_names() | set(shipped_tasks())
+                    message += did_you_mean(task, known)
+                report.errors.append(catalog.problem("evaluation", name, ("tasks", index), message))
 
 
 def _shown(value: Any) -> str:

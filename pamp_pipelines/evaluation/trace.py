@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.artifact import read_manifest
+from pamp_pipelines.lake.artifact import Verify, read_manifest, verify_files
+from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, Manifest
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 
@@ -118,6 +119,32 @@ def _start(artifact: Path | str, lake: Lake, index: Index) -> tuple[Path, Manife
         what = f"{len(found)} ids begin so" if found else "no folder, checkpoint key or id"
         raise InputError(f"{text!r}: {what} in {lake.root}; give the folder or more of the id.")
     return found[0]
+
+
+def file_lines(ancestor: Ancestor, root: Path, verify: Verify = "none") -> Iterator[str]:
+    """Bytes and SHA-256 of each file of an ancestor, and of a corpus the source files as they are on storage now.
+
+    Args:
+        ancestor: one of ``trace``.
+        root: the project's root, where a corpus' sources are looked for.
+        verify: ``hash`` reads every file and compares it with the manifest.
+
+    Raises:
+        VerificationFailed: a file is missing or another one than the manifest says.
+    """
+    if ancestor.manifest is None or ancestor.path is None:
+        return
+    folder = ancestor.path.parent
+    if ancestor.ref.kind == "checkpoint":
+        folder = folder.parent  # of kept/<step>.json
+    verify_files(folder, ancestor.manifest, verify)
+    for entry in ancestor.manifest.files:
+        yield f"{entry.bytes:>14,}  {entry.sha256}  {entry.path}"
+    if ancestor.ref.kind == "raw_corpus":
+        for declared in ancestor.manifest.declaration.values():
+            for pattern in declared.get("sources", ()) if isinstance(declared, dict) else ():
+                for file in sorted(root.glob(pattern)) if not Path(pattern).is_absolute() else ():
+                    yield f"{file.stat().st_size:>14,}  {sha256_file(file)}  {file.relative_to(root)} (source)"
 
 
 def describe(ancestors: Iterable[Ancestor], root: Path) -> Iterator[str]:

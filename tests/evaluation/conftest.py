@@ -28,21 +28,33 @@ class LakeBuilder:
 
     lake: Lake
 
-    def artifact(self, kind: str, final: Path, inputs: list[Artifact | ArtifactRef], **declaration: Any) -> Artifact:
+    def artifact(
+        self,
+        kind: str,
+        final: Path,
+        inputs: list[Artifact | ArtifactRef],
+        payload: str = "payload.txt",
+        text: str = "",
+        **declaration: Any,
+    ) -> Artifact:
         parents = [i.id for i in inputs]
         with publish(
             final, kind=kind, id=artifact_id(kind, 1, parents, declaration), inputs=inputs, declaration=declaration
         ) as draft:
-            (draft.dir / "payload.txt").write_text(f"{kind} {declaration}")
+            (draft.dir / payload).write_text(text or f"{kind} {declaration}")
         return draft.artifact
 
     def export(self, key: CheckpointKey, seed: int = 1) -> Artifact:
         """An export of the checkpoint with everything before it."""
         raw = self.artifact("raw_corpus", self.lake.corpus_dir("poems", "c" * 64), [], poems={"licence": "CC0-1.0"})
         shards = self.artifact(
-            "tokenized_shards", self.lake.shards_dir("poems", "d" * 64), [raw], tokenizer={"sha256": "tok" * 10}
+            "tokenized_shards",
+            self.lake.shards_dir("poems", "d" * 64),
+            [raw],
+            payload="heldout.jsonl",
+            text='{"text": "a rose"}\n',
+            tokenizer={"sha256": "tok" * 10},
         )
-        (shards.path / "heldout.jsonl").write_text('{"text": "a rose"}\n')
         imported = self.artifact(
             "megatron_checkpoint", self.lake.checkpoint_dir(key.model, "e" * 64), [], model=key.model
         )

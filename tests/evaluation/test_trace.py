@@ -1,9 +1,11 @@
+import hashlib
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.trace import describe, trace
+from pamp_pipelines.errors import InputError, VerificationFailed
+from pamp_pipelines.evaluation.trace import describe, file_lines, trace
 from pamp_pipelines.lake.store import CheckpointKey
 
 KEY = CheckpointKey("tiny", "poems-fast", 1, 50)
@@ -61,3 +63,22 @@ def test_unknown_and_ambiguous_ids_are_refused(scored):
         trace("feed", scored.lake)
     with pytest.raises(InputError, match="no folder, checkpoint key or id"):
         trace("", scored.lake)
+
+
+def test_files_lead_to_the_bytes_and_are_verified(scored, tmp_path):
+    (tmp_path / "poems").mkdir()
+    (tmp_path / "poems/a.jsonl").write_text('{"text": "a rose"}\n')
+    ancestors = {a.ref.kind: a for a in trace(scored.lake.scores_dir(KEY, "sums"), scored.lake)}
+    corpus = ancestors["raw_corpus"]
+    declared = {"poems": {"sources": ["poems/*.jsonl"]}}
+    corpus = replace(corpus, manifest=corpus.manifest.model_copy(update={"declaration": declared}))
+    lines = list(file_lines(corpus, tmp_path, "hash"))
+    assert lines[0].endswith("  payload.txt")
+    source = hashlib.sha256(b'{"text": "a rose"}\n').hexdigest()
+    assert lines[1].split() == ["19", source, "poems/a.jsonl", "(source)"]
+    assert [line.split()[-1] for line in file_lines(ancestors["eval_scores"], tmp_path)][-1] == "scores.parquet"
+    payload = corpus.path.parent / "payload.txt"
+    payload.write_text(payload.read_text().replace("raw", "RAW"))
+    assert list(file_lines(corpus, tmp_path)), "without verifying, the manifest is believed"
+    with pytest.raises(VerificationFailed, match=r"payload\.txt: SHA-256"):
+        list(file_lines(corpus, tmp_path, "hash"))
