@@ -12,13 +12,17 @@ from pamp_pipelines.commands.progress import progress
 @command("import-hf", short_help="Hugging Face model to Megatron checkpoint.")
 @click.argument("source")
 @click.argument("destination", required=False, type=click.Path(path_type=Path))
-def import_hf(project: Path | None, source: str, destination: Path | None) -> Outcome:
+@click.option("--plan", is_flag=True, help="Say what would be written and how much memory it takes; write nothing.")
+def import_hf(project: Path | None, source: str, destination: Path | None, plan: bool) -> Outcome:
     """Convert and verify a declared model, or convert any Hugging Face directory without a project:
 
     \b
       pamp import-hf smollm2-135m-instruct
       pamp import-hf path/to/hf-model megatron/
+      pamp import-hf path/to/hf-model megatron/ --plan
     """
+    if plan:
+        return _plan(project, source, destination)
     if destination is not None:
         from pamp_pipelines.conversion.importer import import_hf as convert
         from pamp_pipelines.conversion.job import plain_import_job
@@ -36,6 +40,30 @@ def import_hf(project: Path | None, source: str, destination: Path | None) -> Ou
     job = import_job(load_catalog(found), Lake(found.lake), source)
     with progress() as on_event:
         return artifact_outcome(import_and_verify(job, on_event))
+
+
+def _plan(project: Path | None, source: str, destination: Path | None) -> Outcome:
+    """From config.json and the safetensors headers alone."""
+    from pamp_pipelines.conversion.importer import describe_plan
+    from pamp_pipelines.conversion.job import ImportJob
+
+    if destination is not None:
+        job = ImportJob(name=Path(source).name, id="plan", output=destination, source=Path(source).absolute())
+    else:
+        from pamp_pipelines.declarations.catalog import load_catalog
+        from pamp_pipelines.declarations.hf_config import hf_directory
+
+        found = discover(project)
+        declared = load_catalog(found).model(source)
+        job = ImportJob(name=source, id="plan", output=found.lake, source=hf_directory(found, declared))
+    data = describe_plan(job)
+    return Outcome(data, [f"{name.replace('_', ' ')}: {_shown(name, value)}" for name, value in data.items()])
+
+
+def _shown(name: str, value: object) -> object:
+    if isinstance(value, int):
+        return f"{value / 1e9:,.2f} GB" if name.endswith("_bytes") else f"{value:,}"
+    return "; ".join(map(str, value)) or "nothing" if isinstance(value, list) else value
 
 
 @command("export-hf", short_help="Megatron checkpoint to Hugging Face model.")

@@ -10,11 +10,12 @@ from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
 from pamp_pipelines.conversion.job import EXPORT_KIND, ExportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
-from pamp_pipelines.conversion.stage import Verify, refuse_foreign, run_stage, work_dir
+from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.publish import lock, publish
 
 
@@ -31,10 +32,10 @@ def export_hf(job: ExportJob, on_event: OnEvent = ignore, verify: Verify | None 
         InputError: the checkpoint is damaged or does not fit the template; the output is not an artifact.
         WorkerFailed: the export itself failed; its log is named.
     """
+    require_replaceable(job.output, EXPORT_KIND, [job.checkpoint, job.template])
     with lock(job.output):
         if (found := find(job.output, job.id)) is not None:
             return found
-        refuse_foreign(job.output)
         plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started
         with publish(job.output, kind=EXPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
             result = run_stage("export", job, draft.dir, work_dir(job.output), on_event)

@@ -56,7 +56,7 @@ class ChunkReader:
             low, high = max(start, offset[0]), min(start + rows, offset[0] + size[0])
             if low >= high:
                 continue
-            stored = self._array(chunk, item.stored)
+            stored = self.array(chunk, item.stored)
             block = stored[tuple(-o for o in chunk.offset[:extra])]
             columns = tuple(slice(o, o + s) for o, s in zip(offset[1:], size[1:], strict=True))
             part = block[low - offset[0] : high - offset[0]]
@@ -66,7 +66,12 @@ class ChunkReader:
             raise VerificationFailed(f"{self.directory}: chunks hold {filled} of {out.size} elements of {item.name}")
         return out
 
-    def _array(self, chunk: StoredChunk, dtype: DType) -> Bits:
+    def array(self, chunk: StoredChunk, dtype: DType) -> Bits:
+        """The raw bits of a chunk, of the chunk's size.
+
+        Raises:
+            InputError: the payload is damaged or is not of the shape or type that the index says.
+        """
         key = chunk.file, chunk.start
         if key not in self._arrays:
             file = self.directory / chunk.file

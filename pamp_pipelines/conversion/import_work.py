@@ -1,12 +1,13 @@
 """The import itself, in the worker process: template, chunks, empty objects, index, tracker — in that order.
 
 The index comes after everything it points to and the tracker after the index, so an import that is killed leaves
-nothing that loads.
+nothing that loads. Files that were finished before it was killed lie beside the output and are not written again.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -30,7 +31,7 @@ from pamp_pipelines.conversion.torch_dist import (
     write_index,
     write_tracker,
 )
-from pamp_pipelines.conversion.write_chunks import ImportBucket, write_bucket
+from pamp_pipelines.conversion.write_chunks import ImportBucket, buckets_dir, sweep_buckets, write_bucket
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
@@ -112,8 +113,14 @@ def _write_checkpoint(job: ImportJob, layout: Layout, plan: ImportPlan, root: Pa
     """Returns how many elements of which HF tensor are not finite."""
     directory = root / RELEASE
     directory.mkdir(parents=True)
-    buckets = [ImportBucket(directory / f"__{i}_0.distcp", tuple(chunks)) for i, chunks in enumerate(plan.buckets())]
+    folder = buckets_dir(job)
+    sweep_buckets(job, keep=folder)
+    folder.mkdir(exist_ok=True)
+    buckets = [ImportBucket(folder / f"__{i}_0.distcp", tuple(chunks)) for i, chunks in enumerate(plan.buckets())]
     written = run_buckets(write_bucket, buckets, workers_within(job.memory_bytes, job.workers, plan.bytes), progress)
+    for file in (bucket.file for bucket in buckets):
+        file.rename(directory / file.name)
+    shutil.rmtree(folder)
     stored: dict[str, list[StoredChunk]] = defaultdict(list)
     for bucket in written:
         for key, chunk in bucket.stored:

@@ -11,11 +11,12 @@ from pamp_pipelines.conversion.hf_source import HFSource, read_source
 from pamp_pipelines.conversion.job import IMPORT_KIND, ImportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
-from pamp_pipelines.conversion.stage import Verify, refuse_foreign, run_stage, work_dir
+from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.template import write_scratch_template
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.publish import Draft, lock, publish
 
 TEMPLATE = "hf_template"
@@ -34,10 +35,10 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None 
         InputError: the source is incomplete or of an architecture that is not supported; the output is not an artifact.
         WorkerFailed: the conversion itself failed; its log is named.
     """
+    require_replaceable(job.output, IMPORT_KIND, [job.source] if job.source else [])
     with lock(job.output):
         if (found := find(job.output, job.id)) is not None:
             return found
-        refuse_foreign(job.output)
         with publish(job.output, kind=IMPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
             if job.source is None:
                 _from_scratch(job, draft, on_event)
@@ -76,7 +77,7 @@ def describe_plan(job: ImportJob) -> dict[str, Any]:
         "chunks": len(plan.chunks),
         "files": len(plan.buckets()),
         "workers": workers,
-        "peak_memory_bytes": peak_bytes(workers),
+        "peak_memory_bytes": peak_bytes(workers, len(plan.chunks)),
         "cannot_train": layout.architecture.unsupported(layout.config),
     }
 

@@ -32,6 +32,9 @@ COPY_BYTES = 4 * 2**20
 
 _BUCKET_BYTES = 128 * 2**20
 _MAX_BUCKETS = 256
+_CHUNK_PLAN_BYTES = 3000
+"""Memory of one chunk of a plan, with its share of the source's headers (2.3 kB measured for DeepSeek-V3)."""
+
 _PROCESS_BYTES = 512 * 2**20
 """What one process moves in about the time in which two more would start."""
 
@@ -126,9 +129,13 @@ class ImportPlan:
         return filled
 
 
-def peak_bytes(workers: int) -> int:
-    """Upper estimate of the anonymous memory of an import or export with that many worker processes."""
-    return (workers + 1) * _WORKER_BYTES + workers * 4 * COPY_BYTES
+def peak_bytes(workers: int, chunks: int = 0) -> int:
+    """Upper estimate of the anonymous memory of an import or export with that many worker processes.
+
+    chunks: those of the plan, which the parent holds whole and the workers in parts. A tensor never is in memory, so
+    the bound does not depend on the model's size, but for its plan.
+    """
+    return (workers + 1) * _WORKER_BYTES + workers * 4 * COPY_BYTES + 2 * chunks * _CHUNK_PLAN_BYTES
 
 
 def workers_within(budget: int, wanted: int, moved: int) -> int:

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import OnEvent, event
-from pamp_pipelines.lake.manifest import MANIFEST, CheckResult
+from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.launchers import run_worker
 
 Stage = Literal["import", "export"]
@@ -54,15 +53,3 @@ def run_stage(stage: Stage, job: BaseModel, target: Path, work_dir: Path, on_eve
 def work_dir(output: Path) -> Path:
     """A folder beside `output` for one run; the next build of `output` sweeps what a failed run left there."""
     return output.parent / f".{output.name}.{secrets.token_hex(4)}.run.partial"
-
-
-def refuse_foreign(output: Path) -> None:
-    """Protects what is no artifact from being replaced by one.
-
-    Raises:
-        InputError: `output` is a file, or a directory with files but no manifest.
-    """
-    if output.is_dir() and ((output / MANIFEST).is_file() or not any(output.iterdir())):
-        return
-    if output.exists():
-        raise InputError(f"{output}: exists and was not made by a conversion; choose another output or remove it")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,11 +16,13 @@ import numpy as np
 from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.bits import non_finite
 from pamp_pipelines.conversion.dequantise import dequantise
+from pamp_pipelines.conversion.job import ImportJob
 from pamp_pipelines.conversion.payload import write_tensor
 from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem, Piece
 from pamp_pipelines.conversion.processes import Report
 from pamp_pipelines.conversion.torch_dist import StoredChunk
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.atomic import write_json
 
 _WIDEST = 8
 """Bytes per element that dequantising takes at once, so that it stays within the memory of a copy."""
@@ -93,13 +98,34 @@ class _Reader:
             os.close(descriptor)
 
 
+def buckets_dir(job: ImportJob) -> Path:
+    """Where finished files of an import wait for the others. Its name holds the job's id, which covers every input."""
+    return job.output.parent / f".{job.output.name}.{job.id[:16]}.buckets"
+
+
+def sweep_buckets(job: ImportJob, keep: Path) -> None:
+    """Removes what unfinished imports of other inputs into the same output left."""
+    for folder in job.output.parent.glob(f".{job.output.name}.*.buckets"):
+        if folder != keep:
+            shutil.rmtree(folder)
+
+
 def write_bucket(bucket: ImportBucket, report: Report) -> WrittenBucket:
-    """Writes the chunks of a bucket to its file and flushes it to storage."""
+    """Writes the chunks of a bucket to its file and flushes it to storage; then a receipt, beside the file.
+
+    A file whose receipt is there, from an import that was killed later, is left as it is.
+    """
+    receipt = bucket.file.with_suffix(".json")
+    if (found := _finished(bucket, receipt)) is not None:
+        report(sum(chunk.bytes for chunk in bucket.chunks))
+        return found
+    receipt.unlink(missing_ok=True)
+    bucket.file.unlink(missing_ok=True)
     reader = _Reader(report)
     stored = []
+    start = 0
     try:
         with bucket.file.open("xb+") as stream:
-            start = 0
             for chunk in bucket.chunks:
                 length = write_tensor(stream, chunk.dtype, chunk.size, reader.blocks(chunk))
                 stored.append((chunk.key, StoredChunk(chunk.offset, chunk.size, bucket.file.name, start, length)))
@@ -108,4 +134,31 @@ def write_bucket(bucket: ImportBucket, report: Report) -> WrittenBucket:
             os.fsync(stream.fileno())
     finally:
         reader.close()
+    places = [[chunk.start, chunk.length] for _, chunk in stored]
+    content = {"bytes": start, "chunks": _digest(bucket), "places": places, "non_finite": dict(reader.non_finite)}
+    write_json(receipt, content)
     return WrittenBucket(tuple(stored), reader.non_finite)
+
+
+def _finished(bucket: ImportBucket, receipt: Path) -> WrittenBucket | None:
+    """What a receipt says, where it is that of these chunks and the file is whole."""
+    try:
+        found = json.loads(receipt.read_text())
+        if found["chunks"] != _digest(bucket) or found["bytes"] != bucket.file.stat().st_size:
+            return None
+        stored = tuple(
+            (chunk.key, StoredChunk(chunk.offset, chunk.size, bucket.file.name, start, length))
+            for chunk, (start, length) in zip(bucket.chunks, found["places"], strict=True)
+        )
+        return WrittenBucket(stored, Counter(found["non_finite"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # absent, or cut short with the import that wrote it
+
+
+def _digest(bucket: ImportBucket) -> str:
+    """Tells plans apart: a newer version of this package may cut or order the same model otherwise."""
+    hashed = hashlib.sha256()
+    for chunk in bucket.chunks:
+        pieces = [(piece.tensor, piece.start, piece.bytes, piece.scale is not None) for piece in chunk.pieces]
+        hashed.update(repr((chunk.key, chunk.offset, chunk.size, chunk.dtype.name, pieces)).encode())
+    return hashed.hexdigest()

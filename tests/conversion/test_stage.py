@@ -99,7 +99,7 @@ def test_foreign_output_is_never_replaced(config_of: Any, in_process: None, tmp_
     precious = tmp_path / "documents"
     precious.mkdir()
     (precious / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="documents: exists and was not made by a conversion"):
+    with pytest.raises(InputError, match="documents: exists and is no megatron_checkpoint"):
         import_hf(plain_import_job(source, precious))
     assert (precious / "thesis.tex").read_text() == "x"
     (tmp_path / "file").write_text("x")
@@ -191,6 +191,60 @@ import_hf(plain_import_job(Path({str(source)!r}), Path({str(out)!r}), chunk_byte
     artifact = import_hf(plain_import_job(source, out))
     read_artifact(artifact.path, verify="hash")
     assert {f.name for f in out.parent.iterdir()} == {"imported", ".imported.lock"}
+
+
+def test_a_rerun_writes_only_what_is_not_finished(
+    config_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third of four files fails; the second run finds two receipts, and a file whose receipt is another's."""
+    from pamp_pipelines.conversion import plan, write_chunks
+    from pamp_pipelines.conversion.import_work import run_import
+    from pamp_pipelines.lake.events import EventLog
+
+    monkeypatch.setattr(plan, "_BUCKET_BYTES", 100_000)
+    source = write_model(tmp_path / "source", config_of("llama"))
+    log, written = EventLog(tmp_path / "events.jsonl"), []
+    original = write_chunks.write_tensor
+
+    def job(target: str) -> ImportJob:
+        (tmp_path / target).mkdir()
+        return ImportJob(name="x", id="x" * 64, output=tmp_path / target, source=source, workers=1)
+
+    run_import(job("whole"), tmp_path / "whole", log)
+    files = sorted((tmp_path / "whole" / "checkpoint" / "release").glob("*.distcp"))
+    assert len(files) > 4
+
+    def fails_in_the_third(stream: Any, *rest: Any) -> int:
+        if Path(stream.name).name == "__2_0.distcp":
+            raise OSError("disk full")
+        written.append(Path(stream.name).name)
+        return original(stream, *rest)
+
+    monkeypatch.setattr(write_chunks, "write_tensor", fails_in_the_third)
+    again = job("again")
+    with pytest.raises(OSError, match="disk full"):
+        run_import(again, tmp_path / "again", log)
+    assert set(written) == {"__0_0.distcp", "__1_0.distcp"}
+    (folder,) = tmp_path.glob(".again.*.buckets")
+    other = folder.parent / f".again.{'y' * 16}.buckets"
+    other.mkdir()
+    receipt = json.loads((folder / "__1_0.json").read_text())
+    (folder / "__1_0.json").write_text(json.dumps(receipt | {"chunks": "of another plan"}))
+
+    def counts(stream: Any, *rest: Any) -> int:
+        written.append(Path(stream.name).name)
+        return original(stream, *rest)
+
+    monkeypatch.setattr(write_chunks, "write_tensor", counts)
+    written.clear()
+    shutil.rmtree(tmp_path / "again")
+    (tmp_path / "again").mkdir()
+    run_import(again, tmp_path / "again", log)
+    assert "__0_0.distcp" not in written
+    assert {"__1_0.distcp", "__2_0.distcp"} <= set(written)
+    assert not list(tmp_path.glob(".again.*"))
+    for file in files:
+        assert (tmp_path / "again" / "checkpoint" / "release" / file.name).read_bytes() == file.read_bytes()
 
 
 def test_index_and_tracker_come_last(config_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
