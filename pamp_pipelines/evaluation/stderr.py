@@ -5,7 +5,7 @@ differently; its standard error follows by linearisation (Cochran, Sampling Tech
     se(R)^2 = n / (n - 1) * sum((ll_i - R w_i)^2) / sum(w)^2
     perplexity = exp(-R)            se = perplexity * se(R)
     bits per byte = -R / ln 2       se = se(R) / ln 2
-Anything else has none unless a bootstrap is asked for.
+Anything else has none unless a bootstrap is asked for, and that draws all resamples at once where it can.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+_NUMBERS_AT_ONCE = 1 << 22  # 32 MB of resampled values
+_FEW = 4  # different samples, up to which resamples are counts
 
 RATIO_METRICS = frozenset({"word_perplexity", "byte_perplexity", "bits_per_byte", "token_perplexity"})
 """Their per-sample values are (log-likelihood in nats, weight in words, bytes or tokens)."""
@@ -78,9 +81,36 @@ def standard_error(
             return value * error
     if aggregate is None or iterations == 0:
         return None
-    generator = np.random.default_rng(seed)
-    resampled = [
-        aggregate([samples[i] for i in generator.integers(0, count, count)])  # one resample of the documents
-        for _ in range(iterations)
-    ]
-    return float(np.std(resampled, ddof=1))
+    return _bootstrap(samples, aggregate, iterations, np.random.default_rng(seed))
+
+
+def _bootstrap(
+    samples: Sequence[Any], aggregate: Callable[[Sequence[Any]], float], iterations: int, generator: np.random.Generator
+) -> float:
+    """Standard deviation of the metric over resamples of the documents.
+
+    A metric of classes (F1, MCC) depends on how often each different sample occurs, and there are few different ones; a
+    median is taken of all resamples at once. What is left takes one call a resample.
+    """
+    count = len(samples)
+    if getattr(aggregate, "__name__", "") == "median" and all(isinstance(s, (int, float, np.number)) for s in samples):
+        numbers = np.asarray(samples, dtype=np.float64)
+        rows = max(1, _NUMBERS_AT_ONCE // count)
+        medians = [
+            np.median(numbers[generator.integers(0, count, (min(rows, iterations - done), count))], axis=1)
+            for done in range(0, iterations, rows)
+        ]
+        return float(np.concatenate(medians).std(ddof=1))
+    try:
+        kinds = sorted(set(samples))
+    except TypeError:  # lists, or values that do not compare
+        kinds = list(samples)
+    if len(kinds) > _FEW:
+        resampled = [aggregate([samples[i] for i in generator.integers(0, count, count)]) for _ in range(iterations)]
+        return float(np.std(resampled, ddof=1))
+    shares = np.array([sum(sample == kind for sample in samples) for kind in kinds]) / count
+    draws, times = np.unique(generator.multinomial(count, shares, iterations), axis=0, return_counts=True)
+    values = [aggregate([kind for kind, n in zip(kinds, draw, strict=True) for _ in range(n)]) for draw in draws]
+    mean = np.average(values, weights=times)
+    variance = np.average((np.asarray(values) - mean) ** 2, weights=times) * iterations / (iterations - 1)
+    return math.sqrt(float(variance))

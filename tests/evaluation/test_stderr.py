@@ -1,4 +1,5 @@
 import math
+import time
 
 import numpy as np
 import pytest
@@ -59,3 +60,36 @@ def test_other_aggregations_need_a_bootstrap():
 def test_one_sample_has_no_error():
     assert standard_error("exact_match", 1.0, [1]) is None
     assert standard_error("word_perplexity", 5.0, [(-3.0, 2.0)]) is None
+
+
+def test_the_fast_bootstraps_agree_with_the_plain_one():
+    random = np.random.default_rng(1)
+
+    def plain(samples, aggregate):
+        picks = (random.integers(0, len(samples), len(samples)) for _ in range(1500))
+        return np.std([aggregate([samples[i] for i in p]) for p in picks], ddof=1)
+
+    def median(values):
+        return float(np.median(values))
+
+    numbers = [float(x) for x in random.normal(0, 1, 151)]
+    error = standard_error("median", median(numbers), numbers, aggregate=median, iterations=20_000)
+    assert error == pytest.approx(plain(numbers, median), rel=0.1)
+
+    def f1(pairs):
+        hit = sum(gold and said for gold, said in pairs)
+        wrong = sum(gold != said for gold, said in pairs)
+        return 2 * hit / (2 * hit + wrong) if hit else 0.0
+
+    pairs = [(int(g), int(s)) for g, s in zip(random.random(120) < 0.4, random.random(120) < 0.5, strict=True)]
+    error = standard_error("f1", f1(pairs), pairs, aggregate=f1, iterations=5000)
+    assert error == pytest.approx(plain(pairs, f1), rel=0.1)
+
+
+def test_a_hundred_thousand_resamples_of_a_perplexity_cost_nothing():
+    values = [float(x) for x in np.random.default_rng(0).normal(-3, 0.3, 5153)]
+    value = math.exp(-np.mean(values))
+    start = time.process_time()
+    error = standard_error("perplexity", value, values, iterations=100_000)
+    assert time.process_time() - start < 1, "lm-eval takes 57 CPU seconds"
+    assert error == pytest.approx(value * 0.3 / math.sqrt(5153), rel=0.05)
