@@ -238,7 +238,7 @@ def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
     """What is wrong with bytes that are not UTF-8, with the name of the encoding that they look like."""
     detail = f"byte {error.start + 1} is not UTF-8"
     near = data[max(0, error.start - 200) : error.start + 200]
-    if near.count(0) > len(near) // 4:
+    if near.count(0) > len(near) // 20:
         return f"{detail} but looks like UTF-16; {_RECODE.format('utf-16-le', 'UTF-16LE')}"
     try:
         text = codecs.getincrementaldecoder("gb18030")().decode(data[error.start : error.start + 4000])
