@@ -16,6 +16,7 @@ from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import exchange, fsync_dir, fsync_file, write_text
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, CheckResult, FileEntry, Manifest, content_hash
+from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.producer import producer
 
 
@@ -88,8 +89,10 @@ def publish(
     ``final`` is replaced. On an error, and on a full disk, nothing is left behind.
 
     Raises:
+        InputError: ``final`` is occupied by something that is not an older artifact of this kind.
         PampError: the disk is full; names the folder.
     """
+    require_replaceable(final, kind)
     final.parent.mkdir(parents=True, exist_ok=True)
     sweep(final)
     token = secrets.token_hex(4)

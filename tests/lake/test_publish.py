@@ -50,7 +50,7 @@ def test_content_is_of_the_files_alone(tmp_path):
 
 
 def test_an_error_leaves_nothing(tmp_path):
-    with pytest.raises(FileNotFoundError), publish(tmp_path / "final", kind="k", id="i") as draft:
+    with pytest.raises(FileNotFoundError), publish(tmp_path / "final", kind="raw_corpus", id="i") as draft:
         (draft.dir / "folder/that/is/not/there").write_text("x")
     assert names(tmp_path) == []
     with pytest.raises(RuntimeError):
@@ -61,7 +61,7 @@ def test_a_full_disk_is_named_and_keeps_the_old_artifact(tmp_path):
     old = build(tmp_path / "final")
     with (
         pytest.raises(PampError, match="no space left on the disk"),
-        publish(tmp_path / "final", kind="k", id="i"),
+        publish(tmp_path / "final", kind="raw_corpus", id="i"),
     ):
         raise OSError(28, "No space left on device")
     assert names(tmp_path) == ["final"]
@@ -147,10 +147,10 @@ def test_damage_is_found_and_named(tmp_path):
 
 
 def test_a_failed_error_check_blocks_and_a_warning_does_not(tmp_path):
-    with publish(tmp_path / "final", kind="k", id="i") as draft:
+    with publish(tmp_path / "final", kind="raw_corpus", id="i") as draft:
         draft.checks.append(CheckResult(name="hint", passed=False, severity="WARN", description="only a hint"))
     assert require_passed(draft.artifact) is draft.artifact
-    with publish(tmp_path / "final", kind="k", id="i") as draft:
+    with publish(tmp_path / "final", kind="raw_corpus", id="i") as draft:
         draft.checks.append(CheckResult(name="sums", passed=False, description="1 is not 2"))
     with pytest.raises(VerificationFailed, match="sums: 1 is not 2"):
         require_passed(draft.artifact)
