@@ -2,7 +2,7 @@
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.cron import cron_problem
-from pamp_pipelines.declarations.megatron_flags import passthrough_argv
+from pamp_pipelines.declarations.megatron_flags import passthrough_problems
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.report import Report, Subject
 from pamp_pipelines.declarations.training_config import TrainingConfig
@@ -24,11 +24,8 @@ def check_training_config(
         _check_processes(subject, config, catalog.profile(profile), profile)
     _check_schedule(subject, config)
     _check_precision(subject, config, cuda)
-    for argument, value in config.megatron_args.items():
-        try:
-            passthrough_argv(argument, value)
-        except ValueError as error:
-            subject.error("megatron_args", str(error), argument)
+    for argument, message in passthrough_problems(config.megatron_args).items():
+        subject.error("megatron_args", message, argument)
     if config.cron is not None and (problem := cron_problem(config.cron)):
         subject.error("cron", problem)
 

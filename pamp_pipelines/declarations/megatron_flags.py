@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from pamp_pipelines.declarations.megatron_open import OPEN_DESTINATIONS
 from pamp_pipelines.declarations.megatron_owned import OWNED
 
 FILE_NAME = "megatron_flags.json"
@@ -88,13 +89,33 @@ def megatron_version() -> str:
     return json.loads(resources.files(__package__).joinpath(FILE_NAME).read_text("utf-8"))["megatron_core"]
 
 
+def passthrough_problems(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What is wrong with entries of ``megatron_args``, by name: each for itself, or two that are one argument."""
+    problems: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for name, value in arguments.items():
+        try:
+            passthrough_argv(name, value)
+        except ValueError as error:
+            problems[name] = str(error)
+            continue
+        other = first.setdefault(megatron_flags()[_spelling(name)].dest, name)
+        if other != name:
+            problems[name] = f"`{name}` is the same argument as `{other}`: keep one"
+    return problems
+
+
+def _spelling(name: str) -> str:
+    return name.removeprefix("--").replace("_", "-")
+
+
 def passthrough_argv(name: str, value: Any) -> list[str]:
     """Command-line words of one entry of ``megatron_args``.
 
     Raises:
         ValueError: Megatron has no such argument, the pipeline owns it, or the value does not fit.
     """
-    spelling = name.removeprefix("--").replace("_", "-")
+    spelling = _spelling(name)
     flag = megatron_flags().get(spelling)
     if flag is None:
         close = difflib.get_close_matches(spelling, megatron_flags(), n=1)
@@ -102,6 +123,10 @@ def passthrough_argv(name: str, value: Any) -> list[str]:
         raise ValueError(f"Megatron {megatron_version()} has no argument `{name}`{hint}")
     if flag.dest in OWNED:
         raise ValueError(f"`{name}` is set by the pipeline: {OWNED[flag.dest]}")
+    if flag.dest not in OPEN_DESTINATIONS:
+        raise ValueError(
+            f"`{name}` of Megatron {megatron_version()} is in no list of megatron_open.py yet: add it there"
+        )
     try:
         return _spelled(flag, spelling).argv(value)
     except ValueError as error:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pamp_pipelines.declarations.megatron_foreign import FOREIGN
+
 OWNED: Mapping[str, str] = {
+    **FOREIGN,
     # model: read from the config.json of the model
     **dict.fromkeys(
         [

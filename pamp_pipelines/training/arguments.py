@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pamp_pipelines.conversion.architectures import megatron_arguments
-from pamp_pipelines.declarations.megatron_flags import MegatronFlag, megatron_flags, passthrough_argv
+from pamp_pipelines.declarations.megatron_flags import (
+    MegatronFlag,
+    megatron_flags,
+    passthrough_argv,
+    passthrough_problems,
+)
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.job import TrainJob
 
@@ -50,12 +55,9 @@ def megatron_argv(job: TrainJob, *, cuda: bool) -> list[str]:
         InputError: the job asks for something that this machine or Megatron cannot do.
     """
     words = [word for dest, value in _table(job, cuda=cuda).items() for word in _words(dest, value)]
-    for name, value in job.megatron_args.items():
-        try:
-            words += passthrough_argv(name, value)
-        except ValueError as error:
-            raise InputError(f"{job.name}: megatron_args: {error}") from None
-    return words
+    if problems := passthrough_problems(job.megatron_args):
+        raise InputError(f"{job.name}: megatron_args: {'; '.join(problems.values())}")
+    return words + [word for name, value in job.megatron_args.items() for word in passthrough_argv(name, value)]
 
 
 def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:

@@ -19,7 +19,6 @@ TUNABLE = {
     "manual_gc_interval",
     # derived from the model or the device, and still open to `megatron_args`
     *("init_method_std", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "num_workers"),
-    *("lr_warmup_init", "weight_decay_incr_style"),
     *("cross_entropy_loss_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "apply_rope_fusion"),
     *("rerun_mode", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm"),
 }
