@@ -1,7 +1,7 @@
 """Runs of this machine whose process was killed: marked as failed, and their pool slots freed.
 
-Dagster's run monitoring does not watch runs that were executed in process, so a killed ``pamp materialize`` would stay
-STARTED for ever and keep everything that follows waiting for its slot.
+Dagster's run monitoring does not watch runs that were executed in process, nor those of a daemon that was killed with
+its code server: they would stay STARTED for ever and keep everything that follows waiting for their slot.
 """
 
 import os
@@ -11,29 +11,31 @@ import dagster as dg
 import psutil
 
 PROCESS_TAG = ".dagster/pamp_process"
-"""``host pid start-time``, since process ids are used again. The UI hides tags with this prefix."""
+"""``host pid start-time run-id``: process ids are used again, and a run that is executed again is given the tags of the
+first one. The UI hides tags with this prefix."""
 
 
-def process_tags() -> dict[str, str]:
+def process_tags(run_id: str) -> dict[str, str]:
     """Tags by which a run that is executed in this process is found again."""
-    return {PROCESS_TAG: _identity(psutil.Process(os.getpid()))}
+    return {PROCESS_TAG: f"{_identity(psutil.Process(os.getpid()))} {run_id}"}
 
 
 def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
     """Fail the runs of this machine's processes that are gone; returns their ids."""
     unfinished = [s for s in dg.DagsterRunStatus if s.name in {"NOT_STARTED", "STARTING", "STARTED", "CANCELING"}]
     runs = instance.get_runs(filters=dg.RunsFilter(statuses=unfinished))
-    dead = [run for run in runs if _is_dead(run.tags.get(PROCESS_TAG, ""))]
+    dead = [run for run in runs if _is_dead(run.tags.get(PROCESS_TAG, ""), run.run_id)]
     for run in dead:
         instance.report_run_failed(run, "The process that executed this run was killed.")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return [run.run_id for run in dead]
 
 
-def _is_dead(identity: str) -> bool:
-    """False also for what cannot be judged from here: a run without the tag, or of another machine."""
+def _is_dead(tag: str, run_id: str) -> bool:
+    """False also for what cannot be judged from here: a run without a tag of its own, or of another machine."""
+    identity, _, of_run = tag.rpartition(" ")
     host, _, process = identity.partition(" ")
-    if host != socket.gethostname():
+    if host != socket.gethostname() or of_run != run_id:
         return False
     try:
         found = psutil.Process(int(process.partition(" ")[0]))

@@ -131,7 +131,7 @@ class _Runner:
                 partition_key=partition,
                 instance=self.instance,
                 run_id=run_id,
-                tags=process_tags(),
+                tags=process_tags(run_id),
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
         except (dg.Failure, dg.DagsterError) as error:

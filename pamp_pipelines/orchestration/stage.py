@@ -27,7 +27,7 @@ def stage(
         on_checkpoint: gets the data of each ``checkpoint`` event.
     """
     # by which the run is found to be dead when its process was killed together with the daemon
-    context.instance.add_run_tags(context.run.run_id, process_tags())
+    context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures():
         yield reporter

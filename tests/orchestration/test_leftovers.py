@@ -1,6 +1,7 @@
 import socket
 import subprocess
 import sys
+import uuid
 
 import dagster as dg
 import psutil
@@ -11,7 +12,10 @@ from pamp_pipelines.orchestration.leftovers import PROCESS_TAG, end_leftovers, p
 
 def start_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> str:
     """A run that is STARTED and holds a slot of the pool `train`."""
-    run = instance.create_run_for_job(dg.JobDefinition(graph_def=dg.GraphDefinition("g"), name="job"), tags=tags)
+    run_id = str(uuid.uuid4())
+    own = {name: value.replace("RUN", run_id) for name, value in tags.items()}
+    job = dg.JobDefinition(graph_def=dg.GraphDefinition("g"), name="job")
+    run = instance.create_run_for_job(job, run_id=run_id, tags=own)
     instance.handle_run_event(run.run_id, dg.DagsterEvent("PIPELINE_START", "job"))
     return run.run_id
 
@@ -20,7 +24,7 @@ def dead_process_tags() -> dict[str, str]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         started = psutil.Process(process.pid).create_time()
         process.kill()
-    return {PROCESS_TAG: f"{socket.gethostname()} {process.pid} {started:.2f}"}
+    return {PROCESS_TAG: f"{socket.gethostname()} {process.pid} {started:.2f} RUN"}
 
 
 def foreign_tags() -> dict[str, str]:
@@ -37,7 +41,12 @@ def test_the_run_of_a_killed_process_fails_and_frees_its_slot(instance: dg.Dagst
     assert storage.get_concurrency_info("train").active_slot_count == 0
 
 
-@pytest.mark.parametrize("tags", [process_tags(), {}, foreign_tags()])
+def tags_of_another_run() -> dict[str, str]:
+    """What a run that is executed again from the UI inherits from the run that was killed."""
+    return {PROCESS_TAG: dead_process_tags()[PROCESS_TAG].replace("RUN", "the-first-run")}
+
+
+@pytest.mark.parametrize("tags", [process_tags("RUN"), {}, foreign_tags(), tags_of_another_run()])
 def test_living_and_foreign_runs_are_left_alone(instance: dg.DagsterInstance, tags: dict[str, str]) -> None:
     run = start_run(instance, tags)
     assert end_leftovers(instance) == []
