@@ -62,7 +62,7 @@ def test_swapped_projections_are_seen_in_the_logits_alone(verdicts: Verdicts) ->
 def test_each_wrong_table_is_found(verdicts: Verdicts, family: str) -> None:
     """Import and export by the same wrong table are inverse to each other: no comparison of bytes can see it."""
     wrong = {name: checks for name, checks in verdicts.items() if name.startswith(f"{family}: ")}
-    assert len(wrong) == len(list(wrong_tables(FAMILIES[family]))) >= 5
+    assert len(wrong) == len(list(wrong_tables(FAMILIES[family]))) >= 4
     assert [name for name, checks in wrong.items() if checks[LOGITS].passed] == []
 
 

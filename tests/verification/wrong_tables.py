@@ -20,16 +20,17 @@ from pamp_pipelines.lake.events import EventLog
 def wrong_tables(config: dict[str, Any]) -> Iterator[tuple[str, Architecture]]:
     """Names and tables: sources of equal shape exchanged, within an entry and between two, and rows left ungrouped."""
     table = architecture_of(config)
-    entries = table.entries_for(config)
+    layout = Layout(table, config, table.dimensions(config))
+    entries = [entry for entry in layout.entries if next(layout.blocks_of(entry), None) is not None]
     for entry in entries:
         for i, j in itertools.combinations(range(len(entry.sources)), 2):
             if entry.sources[i].axes == entry.sources[j].axes:
-                names = f"{_short(entry.sources[i].name)} and {_short(entry.sources[j].name)} exchanged"
+                names = f"{_short(entry.sources[i].name)} and {_short(entry.sources[j].name)} exchanged in {entry.key}"
                 yield names, _with(table, {entry.key: _exchange_within(entry, i, j)})
         if entry.op is Op.GROUP_QKV:
             yield f"{_short(entry.key)} not grouped", _with(table, {entry.key: replace(entry, op=Op.JOIN)})
     for one, other in itertools.combinations(entries, 2):
-        if one.axes == other.axes and len(one.sources) == len(other.sources) == 1:
+        if one.axes == other.axes and one.layers == other.layers and len(one.sources) == len(other.sources) == 1:
             swapped = {one.key: replace(one, sources=other.sources), other.key: replace(other, sources=one.sources)}
             yield f"{_short(one.key)} and {_short(other.key)} exchanged", _with(table, swapped)
 
