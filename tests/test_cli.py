@@ -43,7 +43,8 @@ def answer(result: Result) -> dict[str, Any]:
 
 
 def test_the_commands_of_the_manual_exist() -> None:
-    manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate compare demo new reindex"
+    manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate compare evict "
+    manual += "demo new reindex"
     assert {*manual.split(), "schema", "trace"} == NAMES
 
 

@@ -63,6 +63,7 @@ def evaluate(
             device=device,
         )
     else:
+        from pamp_pipelines.evaluation.export_cache import restore
         from pamp_pipelines.evaluation.job import evaluate_job
         from pamp_pipelines.lake.store import CheckpointKey, Lake
 
@@ -70,7 +71,10 @@ def evaluate(
         require(not changed, f"{target} is no directory; for a checkpoint key everything but --suite is declared")
         found = discover(project)
         catalog = load_catalog(found)
-        job = evaluate_job(catalog, Lake(found.lake), CheckpointKey.parse(target), suites or list(catalog.evaluations))
+        lake, key = Lake(found.lake), CheckpointKey.parse(target)
+        with progress() as on_event:
+            restore(catalog, lake, key, on_event)
+        job = evaluate_job(catalog, lake, key, suites or list(catalog.evaluations))
     with progress() as on_event:
         artifacts = run(job, on_event)
     scores = [row for artifact in artifacts for row in _scores(artifact)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +80,9 @@ def _predecessor(lake: Lake, key: CheckpointKey, evaluation: str) -> Predecessor
     for step in reversed([step for step in steps if step < key.step]):
         file = lake.scores_dir(replace(key, step=step), evaluation) / SCORES
         if file.is_file():
-            return Predecessor(step=step, rows=tuple(read_scores(file)))
+            # One of an older version, or damaged, is no reason not to score this checkpoint.
+            with contextlib.suppress(InputError):
+                return Predecessor(step=step, rows=tuple(read_scores(file)))
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.evaluation.answers import delete_answers
+from pamp_pipelines.evaluation.export_cache import leased
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
@@ -42,7 +43,8 @@ def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
     with _locks(job):
         missing = tuple(spec for spec in job.evaluations if find(spec.output, spec.id) is None)
         if missing:
-            _run(job.model_copy(update={"evaluations": missing}), on_event)
+            with leased(job.subject.directory) if job.subject.inputs else contextlib.nullcontext():
+                _run(job.model_copy(update={"evaluations": missing}), on_event)
     found = [find(spec.output, spec.id) for spec in job.evaluations]
     return [artifact for artifact in found if artifact is not None]
 

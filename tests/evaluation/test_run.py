@@ -152,7 +152,9 @@ def test_scores_of_the_checkpoint_before_come_along(builder, tiny_project):
     perplexity, sums = job.evaluations
     assert (perplexity.predecessor.step, perplexity.predecessor.rows[0]["value"]) == (4, 13.0)
     assert sums.predecessor.step == 4
-    shutil.rmtree(builder.lake.scores_dir(CheckpointKey("imported", "both", 1, 4), "perplexity"))
+    (builder.lake.scores_dir(CheckpointKey("imported", "both", 1, 4), "perplexity") / "scores.parquet").write_bytes(
+        b"?"
+    )
     again = evaluate_job(load_catalog(tiny_project), builder.lake, KEY, ["perplexity"]).evaluations[0]
     assert again.predecessor.step == 0
     assert again.id == perplexity.id, "a verdict's reference does not change what the score is"

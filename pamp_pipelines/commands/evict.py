@@ -1,0 +1,41 @@
+"""``pamp evict``: keep exports within a budget."""
+
+from pathlib import Path
+
+import click
+
+from pamp_pipelines.commands.command import Outcome, command, discover, require
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+@command("evict", short_help="Remove exports, the least recently used first, down to a budget.")
+@click.option("--budget", required=True, metavar="SIZE", help="What exports may take in all, e.g. 500GB.")
+def evict(project: Path | None, budget: str) -> Outcome:
+    """Remove exports until all together fit into the budget.
+
+    An export is a cache: it is made again, bit for bit, from its checkpoint when it is scored again. One that is being
+    scored is never removed.
+    """
+    from pamp_pipelines.evaluation.export_cache import evict as run
+    from pamp_pipelines.lake.store import Lake
+
+    done = run(Lake(discover(project).lake), _bytes(budget))
+    data = {
+        "evicted": [{"path": str(path), "bytes": size} for path, size in done.evicted],
+        "leased": [str(path) for path in done.leased],
+        "bytes_left": done.bytes_left,
+    }
+    lines = [f"evicted  {size:>16,}  {path}" for path, size in done.evicted]
+    lines += [f"in use   {path}" for path in done.leased]
+    return Outcome(data, [*lines, f"exports take {done.bytes_left:,} bytes"])
+
+
+def _bytes(text: str) -> int:
+    number = text.strip().lower().removesuffix("b")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    try:
+        return int(float(number.removesuffix(unit)) * _UNITS[unit])
+    except ValueError:
+        require(False, f"--budget {text!r}: expected a size, e.g. 500GB")
+        raise
