@@ -67,6 +67,18 @@ def test_the_leaderboard_does_not_wait_for_every_checkpoint(automation: Automati
     assert automation.tick().get("leaderboard") == {None}
 
 
+def test_the_leaderboard_refreshes_once_after_a_batch_of_scores(automation: Automation) -> None:
+    for partition in (ONE, TWO):
+        automation.add_checkpoint(partition)
+        automation.report(EXPORT, partition)
+        for key in SCORES:
+            automation.report(key, partition)
+    requested = [automation.tick().get("leaderboard")]
+    automation.report(LEADERBOARD, None)
+    requested += [automation.tick().get("leaderboard") for _ in range(3)]
+    assert requested == [{None}, None, None, None]
+
+
 def test_scores_wait_for_the_blocking_checks_of_the_export(automation: Automation) -> None:
     automation.add_checkpoint(ONE)
     automation.tick()
