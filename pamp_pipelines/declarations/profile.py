@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pamp_pipelines.declarations.base import Declaration, Inconsistent
+from pamp_pipelines.declarations.kubernetes import KubernetesOptions
 from pamp_pipelines.declarations.slurm import SlurmOptions
 
 _SECRET = re.compile(r"(?<![A-Z])(?!P_?KEY)[A-Z]*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_|$)", re.IGNORECASE)
@@ -17,8 +18,9 @@ class ComputeProfile(Declaration):
 
     description: str = ""
     """What the machines are."""
-    launcher: Literal["local", "slurm"] = "local"
-    """``local``: processes on this machine, under a supervisor; ``slurm``: a batch job."""
+    launcher: Literal["local", "slurm", "kubernetes"] = "local"
+    """``local``: processes on this machine, under a supervisor; ``slurm``: a batch job; ``kubernetes``:
+    an Indexed Job."""
     nodes: PositiveInt = 1
     """Machines of one run."""
     processes_per_node: PositiveInt = 1
@@ -35,6 +37,8 @@ class ComputeProfile(Declaration):
     """Seconds between SIGTERM (training saves a checkpoint) and SIGKILL: more than a save takes."""
     slurm: SlurmOptions = SlurmOptions()
     """With ``launcher: slurm``: partition, limits, environment and container of the job."""
+    kubernetes: KubernetesOptions = KubernetesOptions()
+    """With ``launcher: kubernetes``: image, volumes and resources of the pods."""
 
     @model_validator(mode="after")
     def _no_secrets(self) -> Self:
@@ -50,6 +54,10 @@ class ComputeProfile(Declaration):
     def _options_of_its_launcher(self) -> Self:
         if self.slurm != SlurmOptions() and self.launcher != "slurm":  # a job carries the defaults, too
             raise Inconsistent(("slurm", f"has no effect with `launcher: {self.launcher}`: remove it, or change that"))
+        if self.kubernetes != KubernetesOptions() and self.launcher != "kubernetes":
+            raise Inconsistent(("kubernetes", f"has no effect with `launcher: {self.launcher}`: remove it"))
+        if self.launcher == "kubernetes" and not self.kubernetes.image:
+            raise Inconsistent(("kubernetes.image", "is missing: name an image that has pamp_pipelines installed"))
         return self
 
     @property

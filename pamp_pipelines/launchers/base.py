@@ -42,7 +42,7 @@ class Handle(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    launcher: Literal["local", "slurm"]
+    launcher: Literal["local", "slurm", "kubernetes"]
     token: str
     """Value of PAMP_RUN_TOKEN."""
     host: str
@@ -66,17 +66,25 @@ def write_handle(run_dir: Path, handle: Handle) -> None:
     write_text(run_dir / HANDLE, handle.model_dump_json(indent=2) + "\n")
 
 
+Reason = Literal[
+    "queued", "running", "exited", "canceled", "orphaned", "lost", "preempted", "infrastructure", "refused"
+]
+
+
 class Status(BaseModel):
     """State of a worker.
 
     ``queued``: it waits for machines. ``preempted``: the cluster took its machines away, or its time was up.
-    ``infrastructure``: a machine failed. ``lost``: it is gone and nobody saw the end. ``exit_code`` is negative for a
-    signal, as in ``subprocess``; None while running, or when nobody saw the end.
+    ``infrastructure``: a machine failed. ``refused``: it can never start as declared. ``lost``: it is gone and nobody
+    saw the end. ``exit_code`` is negative for a signal, as in ``subprocess``; None while running, or when nobody saw
+    the end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    reason: Literal["queued", "running", "exited", "canceled", "orphaned", "lost", "preempted", "infrastructure"]
+    reason: Literal[
+        "queued", "running", "exited", "canceled", "orphaned", "lost", "preempted", "infrastructure", "refused"
+    ]
     exit_code: int | None = None
     detail: str = ""
     """What the cluster says about it, for people."""

@@ -35,6 +35,8 @@ _PAUSE_S = 0.5
 
 _PREEMPTED = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE"})
 _INFRASTRUCTURE = frozenset({"NODE_FAIL", "BOOT_FAIL", "REVOKED"})
+_LAUNCH_FAILED = "JobLaunchFailure"
+"""Reason of a job whose processes a node lost or could not start."""
 
 
 class _Exit(BaseModel):
@@ -251,7 +253,7 @@ def _final(handle: Handle, state: JobState | None, ended: _Exit | None) -> Statu
         return Status(reason="exited", exit_code=0)
     if (handle.log_dir / CANCEL).exists() or name == "CANCELLED":
         return Status(reason="canceled", exit_code=code, detail=said)
-    if name in _INFRASTRUCTURE:
+    if name in _INFRASTRUCTURE or (state is not None and state.reason == _LAUNCH_FAILED):
         return Status(reason="infrastructure", exit_code=code, detail=said)
     if name in _PREEMPTED or (ended is not None and ended.stopped):
         return Status(reason="preempted", exit_code=code, detail=said)

@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.errors import InfrastructureFailed, WorkerCanceled, WorkerFailed, WorkerPreempted
+from pamp_pipelines.errors import InfrastructureFailed, InputError, WorkerCanceled, WorkerFailed, WorkerPreempted
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore, read_events
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.launchers.base import EVENTS, Handle, Launcher, Status, WorkerSpec, read_handle, size_of
+from pamp_pipelines.launchers.kubernetes import KubernetesLauncher
 from pamp_pipelines.launchers.local import LocalLauncher
 from pamp_pipelines.launchers.slurm import SlurmLauncher
 
 _HANDED_ON = "handed_on"
 """Beside a worker's logs: bytes of the event log that its caller has handed on."""
-_LAUNCHERS: Mapping[str, Callable[[], Launcher]] = {"local": LocalLauncher, "slurm": SlurmLauncher}
+_LAUNCHERS: Mapping[str, Callable[[], Launcher]] = {
+    "local": LocalLauncher,
+    "slurm": SlurmLauncher,
+    "kubernetes": KubernetesLauncher,
+}
 _POLL_S = 0.1
 _LAST_LINES = 30
 
@@ -131,6 +136,9 @@ def run_worker(
         raise
     if status.reason == "canceled":
         raise WorkerCanceled(f"{module}: stopped on request; log: {handle.log_dir}")
+    if status.reason == "refused":
+        launcher.cancel(handle)
+        raise InputError(f"{module} cannot start: {status.detail}")
     if status.reason != "exited" or status.exit_code != 0:
         raise _failed(launcher, handle, spec, status, tail.complaint)
 

@@ -126,6 +126,12 @@ class SlurmCluster:
         """Numbers of the jobs that have not ended."""
         return self.command("squeue", "-h", "-o", "%A").split()
 
+    def wait_until_saved(self) -> None:
+        """Until the controller has written its jobs to the disk, which it does every few seconds."""
+        now = time.time()
+        state = self.root / "state/job_state"
+        self._wait(lambda: state.exists() and state.stat().st_mtime > now, "saved state", 30)
+
     def hurry(self, job: str) -> None:
         """Start a requeued job now: Slurm lets it wait two minutes."""
         self.command("scontrol", "update", f"JobId={job}", "StartTime=now")

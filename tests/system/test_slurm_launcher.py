@@ -242,6 +242,7 @@ def test_a_dead_controller_does_not_end_a_worker(own_slurm: SlurmCluster, bench:
     module = bench.write("goes_on", RANKS + "\n    while not Path('go').exists(): time.sleep(0.1)\n")
     launcher, handle = submit(bench, module, profile(), None)
     wait_for(lambda: bench.started(1), 40, "start")
+    own_slurm.wait_until_saved()
     own_slurm.kill_daemon("slurmctld")
     wait_for(lambda: "does not answer" in launcher.poll(handle).detail, 10, "an unanswered question")
     assert launcher.poll(handle).reason == "running"
@@ -260,7 +261,7 @@ def test_a_dead_node_is_told_from_a_failed_worker(own_slurm: SlurmCluster, bench
     def pull_the_plug(_: object) -> None:
         own_slurm.kill_node("n1")
 
-    with pytest.raises(InfrastructureFailed, match="NODE_FAIL"):
+    with pytest.raises(InfrastructureFailed, match=r"NODE_FAIL|JobLaunchFailure"):
         run_worker(module, bench.job, bench.run_dir, profile=profile(requeue=False), on_event=pull_the_plug)
 
 
