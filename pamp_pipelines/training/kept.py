@@ -2,6 +2,10 @@
 
 A record is written when the checkpoint is complete and never changes. Step 0 of an imported model has one too, which
 points to the import, so that "before" is scored by the same path as everything after.
+
+``content`` covers what was learned: the iteration and every tensor, weights and optimizer state. Equal runs have equal
+content in whatever lake and version, at one go or resumed. ``files`` hold the hash of each file, which is not so:
+Megatron stores its arguments beside the tensors, with absolute paths.
 """
 
 import os
@@ -9,11 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pamp_pipelines.conversion.tensor_hash import tensors_hash
+from pamp_pipelines.conversion.torch_dist import read_checkpoint
 from pamp_pipelines.errors import InputError, MissingInput
-from pamp_pipelines.lake.artifact import read_manifest, verify_files
+from pamp_pipelines.lake.artifact import read_artifact, read_manifest
 from pamp_pipelines.lake.atomic import fsync_dir, fsync_file, write_text
 from pamp_pipelines.lake.hashing import sha256_file
-from pamp_pipelines.lake.manifest import ArtifactRef, FileEntry, Manifest, artifact_id, content_hash
+from pamp_pipelines.lake.integrity import memory_of, remember, require_intact, require_intact_artifact
+from pamp_pipelines.lake.manifest import ArtifactRef, FileEntry, Manifest, artifact_id
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import utc_now
 from pamp_pipelines.lake.store import CheckpointKey, Lake
@@ -22,7 +29,7 @@ from pamp_pipelines.training.metrics import read_metrics
 from pamp_pipelines.training.saved import Saved
 
 KIND = "checkpoint"
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 
 
 def record_path(run_dir: Path, step: int) -> Path:
@@ -51,7 +58,7 @@ def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
 
     Raises:
         MissingInput: there is no such checkpoint; names those that the version has.
-        VerificationFailed: its files are missing or of another size.
+        VerificationFailed: its files are missing or damaged.
     """
     run_dir = lake.version_dir(key.model, key.training_config, key.version)
     if not record_path(run_dir, key.step).is_file():
@@ -60,10 +67,13 @@ def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
             "pretrained_checkpoint", f"{key.model}|{key.training_config}", f"No checkpoint {key}; kept steps: {known}."
         )
     manifest = read_record(run_dir, key.step)
-    verify_files(run_dir, manifest)
     assert manifest.location is not None
     if not (Path(manifest.location) / ".metadata").is_file():
         raise InputError(f"{manifest.location}: the checkpoint that {key} points to is gone; materialise it again.")
+    if manifest.files:
+        require_intact(run_dir, manifest, memory_of(record_path(run_dir, key.step)))
+    else:  # step 0 of an import, whose files are that artifact's: <artifact>/checkpoint/release
+        require_intact_artifact(read_artifact(Path(manifest.location).parents[1]))
     return manifest
 
 
@@ -75,15 +85,19 @@ def record_import(job: TrainJob, checkpoint: Path, source: ArtifactRef) -> Manif
 
 
 def record_saved(job: TrainJob, step: int) -> Manifest:
-    """Record a complete checkpoint of the run. Files are synced to the disk before the record names them."""
+    """Record a complete checkpoint of the run. Files are synced to the disk before the record names them.
+
+    Raises:
+        InputError: a payload of it is damaged.
+    """
     directory = Saved(job.checkpoints_dir).dir(step)
     files = tuple(_hashed(directory, job.run_dir))
     stats: dict[str, Any] = {"step": step, "tokens": step * job.tokens_per_iteration}
     for entry in read_metrics(job.metrics_path):
         if entry["iteration"] == step:
             stats |= {name: entry[name] for name in ("loss", "validation_loss") if name in entry}
-    # names below the version directory, so that equal checkpoints of two versions have equal content
-    return _write(job, step, directory, files=files, content=content_hash(list(files)), inputs=job.inputs, stats=stats)
+    content = tensors_hash(read_checkpoint(directory), step)
+    return _write(job, step, directory, files=files, content=content, inputs=job.inputs, stats=stats)
 
 
 def _hashed(directory: Path, run_dir: Path) -> list[FileEntry]:
@@ -121,5 +135,7 @@ def _write(
         stats=stats,
         location=os.path.relpath(location, job.run_dir),
     )
-    write_text(record_path(job.run_dir, step), manifest.model_dump_json(indent=2) + "\n")
+    record = record_path(job.run_dir, step)
+    write_text(record, manifest.model_dump_json(indent=2) + "\n")
+    remember(job.run_dir, manifest, memory_of(record))
     return read_record(job.run_dir, step)

@@ -15,6 +15,7 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import Artifact, find, require_passed
+from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
@@ -25,8 +26,8 @@ from pamp_pipelines.training.overrides import apply_overrides
 from pamp_pipelines.training.saved import has_weights
 from pamp_pipelines.training.versions import select_version
 
-STAGE_VERSION = 2
-"""Bumped when equal inputs and parameters give other weights."""
+STAGE_VERSION = 3
+"""Bumped when equal inputs and parameters give other weights, or other content."""
 
 _NOT_IDENTITY = frozenset(
     {
@@ -78,7 +79,7 @@ def train_job(
 
     Raises:
         MissingInput: shards or the converted model are not there; names the partition as the UI does.
-        VerificationFailed: an input failed a check that blocks.
+        VerificationFailed: an input failed a check that blocks, or its files are damaged.
         InputError: the pair is not declared, or does not fit the model or the profile; names file and field.
     """
     catalog.require_pair(model, config)
@@ -89,6 +90,9 @@ def train_job(
     catalog = catalog.with_training_config(config, declared)
     check_pair(catalog, model, config, profile=profile_name).raise_errors()
     inputs = find_inputs(catalog, lake, model, tuple(sorted(declared.corpora)))
+    if claim:
+        for artifact in inputs.all:
+            require_intact_artifact(artifact)
     parameters = resolved_parameters(declared)
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
     version = select_version(lake, model, config, id, fresh=fresh, claim=claim)

@@ -11,6 +11,7 @@ import pytest
 
 import pamp_pipelines
 from pamp_pipelines.conversion.dtypes import by_name
+from pamp_pipelines.conversion.payload import write_tensor
 from pamp_pipelines.conversion.torch_dist import StoredChunk, StoredTensor, write_index
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import Checkpointing, Dropout, Optimizer, Parallelism, Validation
@@ -25,6 +26,7 @@ TRAINER = """
     import json, os, signal, sys, time
     from pathlib import Path
     from pamp_pipelines.conversion.dtypes import by_name
+    from pamp_pipelines.conversion.payload import write_tensor
     from pamp_pipelines.conversion.torch_dist import StoredChunk, StoredTensor, write_index
     from pamp_pipelines.lake.events import EventLog
     from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path, tracked_iteration
@@ -41,11 +43,11 @@ TRAINER = """
     def save(step):
         directory = checkpoint_path(job.checkpoints_dir, step)
         directory.mkdir(parents=True)
-        payload = step.to_bytes(4, "little") * 16
-        (directory / "__0_0.distcp").write_bytes(payload)
+        with (directory / "__0_0.distcp").open("w+b") as stream:
+            length = write_tensor(stream, by_name("float32"), (16,), [step.to_bytes(4, "little") * 16])
         if plan.get("do") == "die in save" and plan["at"] == step:
             die()
-        chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, len(payload))
+        chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, length)
         write_index(directory, [StoredTensor("w", by_name("torch.float32"), (16,), (chunk,))], [])
         if plan.get("do") == "die before tracker" and plan["at"] == step:
             die()
@@ -96,9 +98,9 @@ IMPORT = ArtifactRef(kind="megatron_checkpoint", id="c" * 64, content="d" * 64)
 def write_checkpoint(directory: Path, value: int = 1) -> None:
     """A small but real ``torch_dist`` directory."""
     directory.mkdir(parents=True)
-    payload = bytes([value]) * 64
-    (directory / "__0_0.distcp").write_bytes(payload)
-    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, len(payload))
+    with (directory / "__0_0.distcp").open("w+b") as stream:
+        length = write_tensor(stream, by_name("float32"), (16,), [bytes([value]) * 64])
+    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, length)
     write_index(directory, [StoredTensor("w", by_name("torch.float32"), (16,), (chunk,))], [])
 
 

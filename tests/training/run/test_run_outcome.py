@@ -31,14 +31,11 @@ def test_checks(bench, plan, failed):
 @pytest.mark.parametrize(("step", "severity"), [(5, "WARN"), (10, "ERROR")])
 def test_a_kept_checkpoint_that_is_damaged_is_not_passed_over(bench, step, severity):
     trainer = bench.root / "modules/fake_trainer.py"
-    damaged = (
-        f'payload = b"short" if step == {step} else payload\n    (directory / "__0_0.distcp").write_bytes(payload)'
-    )
-    text = trainer.read_text().replace(
-        '    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, len(payload))',
-        '    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, 64)',
-    )
-    trainer.write_text(text.replace('(directory / "__0_0.distcp").write_bytes(payload)', damaged))
+    line = '    chunk = StoredChunk((0,), (16,), "__0_0.distcp", 0, length)'
+    damage = f'    os.truncate(directory / "__0_0.distcp", 5 if step == {step} else length)'
+    text = trainer.read_text()
+    assert line in text
+    trainer.write_text(text.replace(line, f"{damage}\n{line}"))
     manifest = bench.train().manifest
     (check,) = [check for check in manifest.checks if check.name == "kept_saved"]
     assert (check.passed, check.severity, check.metadata) == (False, severity, {"missing": [step]})

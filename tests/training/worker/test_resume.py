@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 
 from pamp_pipelines.lake.events import read_events
 from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.kept import record_saved
 from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.worker import EXIT_INCOMPLETE
 
@@ -108,6 +109,8 @@ def _assert_equal(trainer: Any, job: TrainJob, expected: TrainJob) -> None:
     assert ours.keys() == theirs.keys()
     assert any(key.startswith("optimizer.") for key in ours)
     assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
+    # two version directories, one run at one go and one that was resumed: the data version says that they are equal
+    assert record_saved(job, STEPS).content == record_saved(expected, STEPS).content
 
 
 def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
