@@ -17,6 +17,13 @@ class VerificationFailed(PampError):
     """An artifact does not hold what its producer or its manifest promises."""
 
 
+class DiskFull(PampError):
+    """No space is left; names the folder. Another attempt cannot help before there is some."""
+
+    def __init__(self, folder: Path, detail: str = "") -> None:
+        super().__init__(f"{folder}: no space left on the disk; free some and run again. {detail}".rstrip())
+
+
 class MissingInput(PampError):
     """An asset that has to be materialised first.
 
@@ -57,6 +64,10 @@ class LauncherError(InfrastructureFailed):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, None)
+
+
+class RunDiverged(PampError):
+    """A training's numbers are not finite, on more than one device: a retry from the last checkpoint ends the same."""
 
 
 class WorkerCanceled(PampError):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pamp_pipelines.errors import InputError, WorkerFailed
+from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
@@ -18,7 +18,7 @@ from pamp_pipelines.training.restart import prepare
 from pamp_pipelines.training.resume import require_same_run
 from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.space import require_space
-from pamp_pipelines.training.worker import EXIT_INPUT
+from pamp_pipelines.training.worker import EXIT_DIVERGED, EXIT_INPUT
 
 WORKER = "pamp_pipelines.training.worker"
 RESTART = "pamp_pipelines.training.restart"
@@ -38,6 +38,7 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
 
     Raises:
         InputError: the worker refuses the job.
+        RunDiverged: losses or gradients are not finite, and a retry cannot help.
         WorkerFailed: the worker failed, or ended before the last iteration; a retry resumes.
         WorkerCanceled: somebody asked the worker to stop.
         LeaseTaken: another process trains this version.
@@ -104,6 +105,8 @@ def _run(job: TrainJob, job_file: Path, keeper: "_Keeper", lock: int, worker: st
     except WorkerFailed as error:
         if error.exit_code == EXIT_INPUT:
             raise InputError(str(error)) from error  # a retry cannot help
+        if error.exit_code == EXIT_DIVERGED:
+            raise RunDiverged(f"{job.name} diverged; lower the learning rate or look at the data. {error}") from error
         raise
 
 

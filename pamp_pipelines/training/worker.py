@@ -20,11 +20,13 @@ from pamp_pipelines.training.saved import Saved
 
 EXIT_INPUT = 2
 """The job or a file that it names is wrong: a retry cannot help."""
+EXIT_DIVERGED = 17
+"""Megatron's own, for numbers that are not finite on more than one device: a retry cannot help."""
 EXIT_INCOMPLETE = 75
 """Stopped before the last iteration, e.g. by SIGTERM, with a checkpoint: a retry goes on (EX_TEMPFAIL)."""
 _REASONS = {
     16: "a result was not finite or could not be reproduced; Megatron asks for a retry on another device",
-    17: "a result was not finite, on more than one device: the run diverged, and a retry cannot help",
+    EXIT_DIVERGED: "a result was not finite, on more than one device: the run diverged, and a retry cannot help",
 }
 """Exit statuses of Megatron's rerun_state_machine."""
 

@@ -60,7 +60,7 @@ TRAINER = """
     log.write("started", iteration=start, iterations=job.iterations)
     for step in range(start + 1, job.iterations + 1):
         if plan.get("at") == step:
-            plan_file.unlink() if plan["do"] in ("die", "exit 0", "exit 2") else None
+            plan_file.unlink() if plan["do"] in ("die", "exit 0", "exit 2", "exit 17") else None
             if plan["do"] == "die":
                 die()
             if plan["do"].startswith("exit"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pamp_pipelines.errors import InputError, WorkerFailed
+from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.training import run
@@ -130,6 +130,12 @@ def test_status_0_is_not_success(bench):
         bench.train()
     assert not (bench.job().run_dir / "manifest.json").exists()
     assert bench.train().manifest.stats["resumed_from"] == 6
+
+
+def test_a_diverged_run_is_no_case_for_a_retry(bench):
+    bench.plan(at=2, do="exit 17")
+    with pytest.raises(RunDiverged, match="diverged; lower the learning rate"):
+        bench.train()
 
 
 def test_a_job_that_the_worker_refuses_is_no_case_for_a_retry(bench):
