@@ -1,0 +1,230 @@
+"""Every family under Transformer Engine against Hugging Face.
+
+    python benchmarks/parity_gpu.py OUTPUT.json [FAMILY ...]
+
+Per family: a tiny model with random weights is imported, Megatron builds it as training does and loads the import by
+``dist_checkpointing``, and logits and loss are compared with transformers in float32 and bfloat16 on the same device.
+A family passes where Megatron's error in bfloat16, against transformers in float32, is at most twice that of
+transformers in bfloat16. Without a GPU the local layers are compared: the script can be tried anywhere.
+
+Axes: T  positions, V  vocabulary
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+POSITIONS = 96
+LIMIT = 2.0
+_SIZES: dict[str, Any] = {
+    "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 3.7e-5,
+    "bos_token_id": 1, "eos_token_id": 2, "sliding_window": None, "tie_word_embeddings": False,
+}  # fmt: skip
+_YARN = {"rope_type": "yarn", "rope_theta": 7654.0, "factor": 8.0, "original_max_position_embeddings": 32}
+_LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 876.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96}
+_LATENT = {
+    "num_key_value_heads": 8, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 48,
+    "moe_intermediate_size": 96, "n_routed_experts": 16, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
+}  # fmt: skip
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"head_dim": 48}),
+    "llama-scaled": ("Llama", {"head_dim": 32, "rope_parameters": _LLAMA3, "tie_word_embeddings": True}),
+    "mistral": ("Mistral", {"head_dim": 48}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2-yarn": ("Qwen2", {"rope_parameters": _YARN}),
+    "qwen3": ("Qwen3", {"head_dim": 48}),
+    "mixtral": ("Mixtral", {"head_dim": 48, "num_local_experts": 8}),
+    "qwen2_moe": ("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 160}),
+    "qwen3_moe": ("Qwen3Moe", {"head_dim": 48, **_EXPERTS, "norm_topk_prob": True}),
+    "deepseek_v2": ("DeepseekV2", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 2, "rope_parameters": _YARN | {
+        "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    "deepseek_v2-lite": ("DeepseekV2", {**_LATENT, "q_lora_rank": None, "n_shared_experts": 2}),
+    "deepseek_v3": ("DeepseekV3", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+                                   "rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "moonlight": ("DeepseekV3", {**_LATENT, "q_lora_rank": None, "n_shared_experts": 2, "n_group": 1,
+                                 "topk_group": 1}),
+}  # fmt: skip
+_TYPES = {"Qwen2Moe": "qwen2_moe", "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2", "DeepseekV3": "deepseek_v3"}
+
+
+def write_model(family: str, directory: Path) -> None:
+    """Random weights under which everything matters: norms away from 1, biases away from 0."""
+    from safetensors.numpy import save_file
+
+    from pamp_pipelines.conversion.layout import layout_of
+
+    name, more = FAMILIES[family]
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5432.0}}
+    names = {"architectures": [f"{name}ForCausalLM"], "model_type": _TYPES.get(name, name.lower())}
+    config = {**_SIZES, **rope, **names, **more}
+    random = np.random.default_rng(0)
+    tensors = {}
+    for tensor, shape in layout_of(config).hf_shapes().items():
+        mean, spread = (1.0, 0.3) if "norm" in tensor else (0.0, 0.3 if tensor.endswith("bias") else 0.08)
+        tensors[tensor] = random.normal(mean, spread, shape).astype(np.float32)
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+def tokens_of(config: dict[str, Any]) -> Any:
+    return np.random.default_rng(7).integers(0, config["vocab_size"], POSITIONS)
+
+
+def hf_logits_TV(directory: Path, dtype: str, output: Path) -> None:
+    """Runs in a process of its own, whose torch Megatron does not touch."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).to(device).eval()
+    tokens = torch.from_numpy(tokens_of(json.loads((directory / "config.json").read_text())))[None].to(device)
+    with torch.inference_mode():
+        np.save(output, model(tokens, use_cache=False).logits[0].float().cpu().numpy())
+
+
+def megatron_logits_TV(directory: Path, dtype: str, output: Path) -> None:
+    """Megatron's model as training builds it, with the weights of an import."""
+    from pamp_pipelines.training import cpu_adapter, wheel
+
+    cuda = not cpu_adapter.install()
+    wheel.skip_compilation()
+    import torch
+    from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.training.arguments import parse_args, validate_args
+
+    from pamp_pipelines.conversion.torch_dist import checkpoint_dir
+    from pamp_pipelines.training.arguments import megatron_argv
+    from pamp_pipelines.training.model import model_config
+    from pamp_pipelines.verification.megatron_side import fp32_job
+
+    config = json.loads((directory / "hf_template" / "config.json").read_text())
+    short = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
+    work = Path(tempfile.mkdtemp())
+    job = fp32_job(config, POSITIONS, work).model_copy(update={"precision": short, "determinism": "fast"})
+    rendezvous = f"file://{work / 'rendezvous'}"
+    torch.distributed.init_process_group("nccl" if cuda else "gloo", init_method=rendezvous, rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    tensor_parallel.model_parallel_cuda_manual_seed(1)
+    sys.argv = ["parity", *megatron_argv(job, cuda=cuda)]
+    args = parse_args()
+    validate_args(args)
+    built = model_config(args, job)
+    built.finalize()
+    model = built.get_builder_cls()(built).build_model(ProcessGroupCollection.use_mpu_process_groups()).eval()
+    device = "cuda" if cuda else "cpu"
+    model.to(device)
+    metadata = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+    root = checkpoint_dir(directory)
+    state, _unused, lacking = dist_checkpointing.load(
+        model.sharded_state_dict(metadata=metadata), str(root), strict="return_all"
+    )
+    model.load_state_dict({key: value for key, value in state.items() if key in model.state_dict()})
+    tokens = torch.from_numpy(tokens_of(config))[None].to(device)
+    positions = torch.arange(POSITIONS, device=device)[None]
+    with torch.inference_mode():
+        logits = model(tokens, positions, None)[0, :, : config["vocab_size"]]
+    np.save(output, logits.float().cpu().numpy())
+    output.with_suffix(".json").write_text(json.dumps({"lacking": sorted(map(str, lacking))}))
+
+
+def compare(reference_TV: Any, other_TV: Any, tokens: Any) -> dict[str, float]:
+    """Differences of logits, share of equal best tokens, largest KL divergence in nats, loss of the sequence."""
+
+    def log_softmax(values: Any) -> Any:
+        shifted = values.astype(np.float64) - values.max(-1, keepdims=True)
+        return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+    p, q = log_softmax(reference_TV), log_softmax(other_TV)
+    rows, labels = np.arange(len(tokens) - 1), tokens[1:]
+    losses = [-float(x[rows, labels].mean()) for x in (p, q)]
+    return {
+        "max_abs": float(np.abs(reference_TV - other_TV).max()),
+        "mean_abs": float(np.abs(reference_TV - other_TV).mean()),
+        "top1": float((reference_TV.argmax(-1) == other_TV.argmax(-1)).mean()),
+        "max_kl": float((np.exp(p) * (p - q)).sum(-1).max()),
+        "loss": losses[1],
+        "loss_error": abs(losses[1] - losses[0]),
+    }
+
+
+def _child(side: str, directory: Path, dtype: str, output: Path) -> None:
+    # TF32 would round the products of float32 to 10 bits
+    env = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0", "HF_HUB_OFFLINE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    command = [sys.executable, __file__, "--child", side, str(directory), dtype, str(output)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    if done.returncode:
+        raise RuntimeError(f"{side} {dtype}: {(done.stderr or done.stdout)[-3000:]}")
+
+
+def measure(family: str, folder: Path) -> dict[str, Any]:
+    """All four computations of one family, and what they say."""
+    from pamp_pipelines.conversion.importer import import_hf
+    from pamp_pipelines.conversion.job import plain_import_job
+
+    source, artifact = folder / family, folder / f"{family}-megatron"
+    write_model(family, source)
+    import_hf(plain_import_job(source, artifact))
+    config = json.loads((source / "config.json").read_text())
+    logits = {}
+    for side, directory in (("hf", source), ("megatron", artifact)):
+        for dtype in ("float32", "bfloat16"):
+            output = folder / f"{family}-{side}-{dtype}.npy"
+            _child(side, directory, dtype, output)
+            logits[side, dtype] = np.load(output)
+    exact, tokens = logits["hf", "float32"], tokens_of(config)
+    found = {f"{side}-{dtype}": compare(exact, value, tokens) for (side, dtype), value in logits.items()}
+    ours, theirs = found["megatron-bfloat16"], found["hf-bfloat16"]
+    lacking = json.loads((folder / f"{family}-megatron-bfloat16.json").read_text())["lacking"]
+    found["asked_for_and_absent"] = lacking
+    found["ratio_mean_abs"] = ours["mean_abs"] / theirs["mean_abs"]
+    found["ratio_max_abs"] = ours["max_abs"] / theirs["max_abs"]
+    # a loss may agree by chance: its error is judged against the mean error of the logits too
+    loss_fits = ours["loss_error"] <= LIMIT * max(theirs["loss_error"], theirs["mean_abs"])
+    found["passed"] = found["ratio_mean_abs"] <= LIMIT and loss_fits and not lacking
+    return found
+
+
+def main() -> None:
+    import torch
+
+    from pamp_pipelines.lake.producer import library_versions
+
+    output, *names = sys.argv[1:]
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    report: dict[str, Any] = {"device": device, "libraries": library_versions(), "families": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for family in names or FAMILIES:
+            try:
+                report["families"][family] = measure(family, Path(folder))
+            except Exception:  # the other families still count
+                report["families"][family] = {"passed": False, "error": traceback.format_exc()[-4000:]}
+            print(family, json.dumps(report["families"][family]), flush=True)
+            Path(output).write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(0 if all(found["passed"] for found in report["families"].values()) else 1)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    if sys.argv[1] == "--child":
+        _, _, side, directory, dtype, output = sys.argv
+        run = {"hf": hf_logits_TV, "megatron": megatron_logits_TV}[side]
+        run(Path(directory), dtype, Path(output))
+    else:
+        main()
