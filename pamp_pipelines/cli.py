@@ -11,6 +11,7 @@ from pamp_pipelines.commands.compare import compare
 from pamp_pipelines.commands.convert import export_hf, import_hf
 from pamp_pipelines.commands.evaluate import evaluate
 from pamp_pipelines.commands.evict import evict
+from pamp_pipelines.commands.inspect import inspect
 from pamp_pipelines.commands.materialize import demo, materialize
 from pamp_pipelines.commands.new import new
 from pamp_pipelines.commands.reindex import reindex
@@ -22,7 +23,7 @@ from pamp_pipelines.commands.verify import verify_checkpoint
 
 COMMANDS = (
     *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, train, export_hf),
-    *(evaluate, compare, evict, trace, new, reindex, schema),
+    *(evaluate, compare, evict, inspect, trace, new, reindex, schema),
 )
 
 

@@ -44,7 +44,7 @@ def answer(result: Result) -> dict[str, Any]:
 
 def test_the_commands_of_the_manual_exist() -> None:
     manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate compare evict "
-    manual += "demo new reindex"
+    manual += "demo new reindex inspect"
     assert {*manual.split(), "schema", "trace"} == NAMES
 
 
@@ -197,6 +197,21 @@ def test_tokenize_plain_files(tmp_path: Path) -> None:
     assert made["stats"]["dropped"] == {"empty": 1}
     assert (tmp_path / "shards/train.idx").is_file()
     assert answer(pamp(*args))["artifact"]["content"] == made["content"]
+
+
+def test_inspect_decodes_and_verifies(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "To be"}\n{"text": "or not"}\n')
+    pamp("tokenize", "--input", "a.jsonl", "--tokenizer", TOKENIZER, "--output", "shards", "--workers", "1", "--json")
+    seen = pamp("inspect", "shards", "--documents", "1", "--verify", "--json")
+    assert seen.exit_code == 0, seen.output
+    found = answer(seen)
+    assert [d["text"] for d in found["documents"]] == ["To be<|endoftext|>"]
+    assert all(check["passed"] for check in found["checks"])
+    with (tmp_path / "shards/train.idx").open("r+b") as stream:
+        stream.seek(34)
+        stream.write(b"\x09")
+    assert pamp("inspect", "shards", "--json").exit_code == 1
+    assert pamp("inspect", "nowhere", "--json").exit_code == 1
 
 
 def test_tokenize_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ class ManyInputs(click.Command):
 @click.option(
     "--held-out", type=click.FloatRange(0, 1, max_open=True), default=0.0, help="Share of documents held out."
 )
+@click.option(
+    "--encoding",
+    type=click.Choice(["utf-8", "gb18030", "utf-16", "utf-16-le", "utf-16-be"]),
+    default="utf-8",
+    show_default=True,
+    help="Of the inputs.",
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Processes. Default: one for each core.")
 def tokenize(
     project: Path | None,
     corpus: str | None,
@@ -53,6 +61,8 @@ def tokenize(
     text_field: str,
     on_error: str,
     held_out: float,
+    encoding: str,
+    workers: int | None,
 ) -> Outcome:
     """Tokenize a declared CORPUS for a declared MODEL, or plain files without a project:
 
@@ -61,6 +71,7 @@ def tokenize(
       pamp tokenize --input corpus/*.jsonl --tokenizer tokenizer.json --output shards/
 
     The shards are Megatron's .bin/.idx. Empty texts are dropped and counted; each document ends with the EOD token.
+    What a killed command had finished is used by the next one.
     """
     from pamp_pipelines.tokenization.build import tokenize as run
     from pamp_pipelines.tokenization.job import plain_tokenize_job, tokenize_job
@@ -81,6 +92,8 @@ def tokenize(
             text_field=text_field,
             on_error=on_error,  # type: ignore[arg-type]
             held_out=HeldOut(fraction=held_out),
+            encoding=encoding,  # type: ignore[arg-type]
+            workers=workers,
         )
     else:
         if corpus is None or model is None:
@@ -90,5 +103,6 @@ def tokenize(
 
         found = discover(project)
         job = tokenize_job(load_catalog(found), Lake(found.lake), corpus, model)
+        job = job.model_copy(update={"workers": workers})
     with progress() as on_event:
         return artifact_outcome(run(job, on_event))
