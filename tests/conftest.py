@@ -1,7 +1,10 @@
 """Shared fixtures: a tiny but complete project, made of real parts."""
 
 import json
+import os
 import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,35 @@ def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.delenv("PAMP_LAKE", raising=False)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     return make_tiny_project(tmp_path / "project")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Path]]:
+    """Makes an empty disk of so many bytes: a tmpfs where this user may mount one.
+
+    Elsewhere, as in an unprivileged container, it is a folder, and in workers every fsync fails as on a full disk.
+    """
+    mounted: list[Path] = []
+
+    def make(size: int) -> Path:
+        disk = tmp_path / f"disk{len(mounted)}"
+        disk.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            mounted.append(disk)
+            return disk
+        print(f"no disk of {size} bytes can be mounted ({done.stderr.strip()}): fsync fails in workers instead")
+        folder = tmp_path / "no-space"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(
+            "import errno, os\ndef fsync(fd):\n    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+            "os.fsync = fsync\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
+        return disk
+
+    yield make
+    for disk in mounted:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

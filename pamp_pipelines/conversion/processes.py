@@ -23,6 +23,7 @@ def run_buckets[B, R](
 
     Raises:
         PampError: what a bucket raised, or that its process was killed.
+        OSError: what a bucket raised; the disk is full.
     """
     count = min(processes, len(buckets))
     if count <= 1:
@@ -54,7 +55,7 @@ def _child(
     try:
         for number, bucket in buckets:
             sender.send(("done", (number, function(bucket, lambda count: sender.send(("moved", count))))))
-    except PampError as error:
+    except (PampError, OSError) as error:
         sender.send(("failed", error))
 
 

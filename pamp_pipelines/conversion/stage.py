@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from pamp_pipelines.errors import DiskFull
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import OnEvent, event
 from pamp_pipelines.lake.manifest import CheckResult
@@ -37,12 +38,20 @@ def run_stage(stage: Stage, job: BaseModel, target: Path, work_dir: Path, on_eve
     """Runs the worker with `job`; it writes into `target`. `work_dir` holds log and events; success removes it.
 
     Raises:
+        DiskFull: nothing is left behind then, not even a log.
         WorkerFailed: with the worker's last lines and the place of its log.
     """
     work_dir.mkdir(parents=True)
     job_file = work_dir / "job.json"
-    write_json(job_file, {"stage": stage, "job": job.model_dump(mode="json"), "target": str(target)})
-    run_worker(WORKER, job_file, work_dir, on_event=on_event)
+    try:
+        write_json(job_file, {"stage": stage, "job": job.model_dump(mode="json"), "target": str(target)})
+        run_worker(WORKER, job_file, work_dir, on_event=on_event)
+    except DiskFull:
+        shutil.rmtree(work_dir, ignore_errors=True)
+        raise DiskFull(work_dir.parent) from None  # the log that it names is gone
+    except OSError:
+        shutil.rmtree(work_dir, ignore_errors=True)
+        raise
     result = Result.model_validate(json.loads((work_dir / RESULT).read_text()))
     for message in result.warnings:
         on_event(event("warning", message=message))

@@ -12,6 +12,7 @@ from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.launchers.base import EVENTS
+from pamp_pipelines.launchers.disk import run_main
 
 
 def main(job_file: Path) -> int:
@@ -44,4 +45,4 @@ def _run(task: dict, events: EventLog) -> Result:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    run_main(main)

@@ -16,6 +16,7 @@ from typing import Any
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.launchers.disk import run_main
 
 DONE = "done.json"
 _SECONDS_BETWEEN_EVENTS = 1.0
@@ -36,8 +37,8 @@ class _Throttled:
             self._log.write("progress", evaluation=self.evaluation, requests=kind, done=done, all=all)
 
 
-def main(path: str) -> None:
-    job = EvaluateJob.model_validate_json(Path(path).read_bytes())
+def main(path: Path) -> None:
+    job = EvaluateJob.model_validate_json(path.read_bytes())
     log = EventLog(job.work / "events.jsonl")
     try:
         _score_all(job, log)
@@ -107,4 +108,4 @@ def _score(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run_main(main)

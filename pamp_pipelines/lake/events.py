@@ -1,5 +1,6 @@
 """The durable event log of a worker: JSON lines, one writer, tailed by byte offset."""
 
+import errno
 import json
 import os
 import time
@@ -39,11 +40,15 @@ class EventLog:
 
     Each event is one ``write`` with O_APPEND, so a line is never interleaved and a tail never sees half of one that
     was not followed by the rest. A line left unfinished by a killed writer is closed before the next one.
+
+    An event that a full disk has no room for is dropped: results are read from files of their own, and work that can go
+    on shall not end for a line of its log.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._cut = False
         with path.open("a+b") as stream:
             if stream.tell() > 0:
                 stream.seek(-1, os.SEEK_END)
@@ -51,12 +56,18 @@ class EventLog:
                     stream.write(b"\n")
 
     def write(self, kind: EventKind, **data: Any) -> None:
-        line = event(kind, **data).model_dump_json() + "\n"
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        line = (event(kind, **data).model_dump_json() + "\n").encode()
         try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                # the last one may have been cut by a full disk
+                whole = b"\n" + line if self._cut else line
+                self._cut = os.write(fd, whole) < len(whole)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:

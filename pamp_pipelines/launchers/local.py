@@ -172,12 +172,16 @@ class LocalLauncher:
         return None
 
     def _final(self, handle: Handle, return_code: int | None) -> Status:
-        """What the supervisor wrote; when it was killed and wrote nothing, its worker is ended here."""
+        """What the supervisor wrote or, on a full disk, ended with; when it was killed, its worker is ended here."""
         try:
             return Status.model_validate_json((handle.log_dir / "status.json").read_bytes())
         except (OSError, ValueError):
             kill_leftovers(handle.token)
+        if return_code is None or return_code < 0:
             return Status(reason="lost", exit_code=return_code)
+        if return_code == supervisor.EXIT_CANCELED:
+            return Status(reason="canceled")
+        return Status(reason="exited", exit_code=return_code if return_code <= 128 else 128 - return_code)
 
     def _release(self, handle: Handle) -> None:
         _, writer = self._started.pop(handle.token, (None, None))

@@ -31,6 +31,9 @@ _SWEEP_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 # A shell that starts a job in the background has it ignore SIGINT and SIGQUIT, and children inherit that.
 _DEFAULT_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD]
+EXIT_CANCELED = 250
+"""Exit status of the supervisor after a cancel that it could not write down. Otherwise it ends as its worker did, with
+128 + the number of a signal."""
 LINUX = sys.platform.startswith("linux")
 
 
@@ -147,18 +150,25 @@ class Supervisor:
     def write_status(self, reason: str) -> None:
         path = Path(self.spec["status"])
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"reason": reason, "exit_code": self.exit_code}) + "\n")
-        temporary.replace(path)
+        try:
+            temporary.write_text(json.dumps({"reason": reason, "exit_code": self.exit_code}) + "\n")
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def main() -> None:
     supervisor = Supervisor(json.loads(sys.argv[1]))
     supervisor.start()
     reason = supervisor.run()
-    # a full disk must not hide the end of the worker: the exit status says it too
-    with contextlib.suppress(OSError):
-        supervisor.write_status(reason)
     code = supervisor.exit_code
+    # a full disk must not hide the end of the worker: the exit status says it too
+    try:
+        supervisor.write_status(reason)
+    except OSError:
+        if reason == "canceled":
+            sys.exit(EXIT_CANCELED)
     sys.exit(1 if code is None else code if code >= 0 else 128 - code)
 
 

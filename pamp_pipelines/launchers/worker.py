@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.errors import InfrastructureFailed, InputError, WorkerCanceled, WorkerFailed, WorkerPreempted
+from pamp_pipelines.errors import (
+    DiskFull,
+    InfrastructureFailed,
+    InputError,
+    WorkerCanceled,
+    WorkerFailed,
+    WorkerPreempted,
+)
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore, read_events
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.launchers.base import EVENTS, Handle, Launcher, Status, WorkerSpec, read_handle, size_of
+from pamp_pipelines.launchers.disk import EXIT_NO_SPACE, is_full, says_no_space
 from pamp_pipelines.launchers.kubernetes import KubernetesLauncher
 from pamp_pipelines.launchers.local import LocalLauncher
 from pamp_pipelines.launchers.slurm import SlurmLauncher
@@ -105,6 +113,7 @@ def run_worker(
         before_restart: module that a cluster runs with the job before it starts the worker again by itself.
 
     Raises:
+        DiskFull: it ran out of disk, or its disk is full now.
         WorkerFailed: it ended with an error, stood still, or ran out of time; with the last lines of the rank that
             failed first.
         WorkerPreempted: the cluster took its machines away and does not start it again.
@@ -186,7 +195,9 @@ def _stopped(launcher: Launcher, handle: Handle, spec: WorkerSpec, why: str) -> 
     return WorkerFailed(f"{spec.module}: {why}; ended. Log: {handle.log_dir}", status.exit_code, failure.lines)
 
 
-def _failed(launcher: Launcher, handle: Handle, spec: WorkerSpec, status: Status, complaint: str) -> WorkerFailed:
+def _failed(
+    launcher: Launcher, handle: Handle, spec: WorkerSpec, status: Status, complaint: str
+) -> WorkerFailed | DiskFull:
     failure = launcher.failure(handle, _LAST_LINES)
     code = status.exit_code if failure.exit_code is None else failure.exit_code
     kind = {"preempted": WorkerPreempted, "infrastructure": InfrastructureFailed}.get(status.reason, WorkerFailed)
@@ -202,4 +213,7 @@ def _failed(launcher: Launcher, handle: Handle, spec: WorkerSpec, status: Status
         why = f"exit status {code}"
     who = "" if failure.rank is None else f" rank {failure.rank}"
     said = f" {complaint.rstrip('.')}." if complaint else ""
-    return kind(f"{spec.module}{who}: {why}.{said} Log: {handle.log_dir}", code, failure.lines)
+    text = f"{spec.module}{who}: {why}.{said} Log: {handle.log_dir}"
+    if code == EXIT_NO_SPACE or says_no_space([complaint, *failure.lines]) or is_full(spec.run_dir):
+        return DiskFull(spec.run_dir.parent, text)
+    return kind(text, code, failure.lines)

@@ -8,6 +8,7 @@ from pathlib import Path
 from pamp_pipelines.declarations.training_config import Parallelism
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.launchers.disk import run_main
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.verification.dry_run import FACTS
 from pamp_pipelines.verification.job import DryRunFacts, DryRunJob
@@ -61,4 +62,4 @@ def _on_one_rank(job: TrainJob) -> TrainJob:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    run_main(main)

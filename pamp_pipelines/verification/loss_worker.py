@@ -14,6 +14,7 @@ from typing import Any
 
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.launchers.disk import run_main
 from pamp_pipelines.verification.job import Losses, LossWork, Split, SplitLoss
 from pamp_pipelines.verification.loss import LOSSES
 
@@ -124,4 +125,4 @@ def _batch_loss(model: Any, tokens_BS: Any, labels_BS: Any, mask_BS: Any) -> flo
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    run_main(main)

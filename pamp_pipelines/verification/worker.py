@@ -16,6 +16,7 @@ from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.launchers.disk import run_main
 from pamp_pipelines.verification.compare import LOGITS, difference, logits_verdict
 from pamp_pipelines.verification.construction import Construction, construction_verdict
 from pamp_pipelines.verification.first_layers import first_layers_config, link_weights
@@ -127,4 +128,4 @@ def _failed(reason: str, about: dict[str, Any]) -> CheckResult:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    run_main(main)

@@ -1,8 +1,12 @@
 """The event log: one writer, any number of tails, kills in between."""
 
+import errno
 import json
+import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,3 +87,30 @@ def test_unknown_kinds_of_a_newer_writer_are_skipped(tmp_path):
     EventLog(path).write("finished")
     events, _ = read_events(path)
     assert [e.kind for e in events] == ["finished"]
+
+
+def test_an_event_that_a_full_disk_has_no_room_for_is_dropped(tmp_path, monkeypatch):
+    """Work that can go on does not end for a line of its log, and the next line is whole."""
+    log = EventLog(tmp_path / "events.jsonl")
+    log.write("started")
+    write = os.write
+    answers = iter([OSError(errno.ENOSPC, "full"), 5, OSError(errno.EDQUOT, "full"), None])
+
+    def on_full_disk(fd, data):
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return write(fd, data[:answer])
+
+    monkeypatch.setattr(os, "write", on_full_disk)
+    for kind in ("progress", "metric", "checkpoint", "finished"):
+        log.write(kind)
+    monkeypatch.undo()
+    assert [event.kind for event in read_events(log.path)[0]] == ["started", "finished"]
+
+
+def test_other_errors_of_the_log_are_raised(tmp_path):
+    log = EventLog(tmp_path / "run/events.jsonl")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        log.write("started")
