@@ -166,6 +166,18 @@ class DagsterDev:
         )
         return self.query(query, key={"path": asset.split("/")})["assetNodeOrError"]["partitionKeys"]
 
+    def stale(self, partitions: Mapping[str, str]) -> set[str]:
+        """Assets whose given partition the UI shows as out of date."""
+        query = """
+            query Stale($key: AssetKeyInput!, $partition: String) {
+              assetNodeOrError(assetKey: $key) { ... on AssetNode { staleStatus(partition: $partition) } }
+            }"""
+        status = {
+            asset: self.query(query, key={"path": asset.split("/")}, partition=partition)["assetNodeOrError"]
+            for asset, partition in partitions.items()
+        }
+        return {asset for asset, node in status.items() if node["staleStatus"] != "FRESH"}
+
     def stop(self) -> list[psutil.Process]:
         """Ctrl-C in the terminal: SIGINT to the whole group. Returns what is alive a minute later, then ends it."""
         os.killpg(self._process.pid, signal.SIGINT)
