@@ -14,6 +14,7 @@ from pamp_pipelines.commands.evict import evict
 from pamp_pipelines.commands.inspect import inspect
 from pamp_pipelines.commands.materialize import demo, materialize
 from pamp_pipelines.commands.new import new
+from pamp_pipelines.commands.plan import plan
 from pamp_pipelines.commands.reindex import reindex
 from pamp_pipelines.commands.schema import schema
 from pamp_pipelines.commands.tokenize import tokenize
@@ -22,7 +23,7 @@ from pamp_pipelines.commands.train import train
 from pamp_pipelines.commands.verify import verify_checkpoint
 
 COMMANDS = (
-    *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, train, export_hf),
+    *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, plan, train, export_hf),
     *(evaluate, compare, evict, inspect, trace, new, reindex, schema),
 )
 

@@ -29,6 +29,8 @@ class ComputeProfile(Declaration):
     """OMP_NUM_THREADS of a worker; default: the machine's cores divided by its processes, on Slurm one."""
     env: dict[str, str] = {}
     """Environment variables of the workers. Secrets are refused: they come from the environment of the caller."""
+    price_per_gpu_hour: PositiveFloat | None = None
+    """Price of one GPU for an hour, in any currency; `pamp plan` forecasts the cost of a run with it."""
     stall_timeout_s: PositiveFloat = 1800.0
     """Seconds without an event after which a worker counts as hung and is ended."""
     timeout_s: PositiveFloat | None = None

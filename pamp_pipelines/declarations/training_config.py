@@ -177,8 +177,8 @@ class TrainingConfig(Declaration):
     determinism: Literal["exact", "fast"] = "exact"
     """``exact``: equal runs give equal bits, at some cost on GPUs; ``fast``: the fastest kernels."""
     cross_entropy: Literal["native", "transformer_engine"] = "native"
-    """Kernel of the loss on GPUs. ``transformer_engine`` is faster and needs half the memory of the logits, in bf16 or fp32
-    and with ``determinism: fast``; Megatron's command line refuses it, and the two agree to bf16 rounding."""
+    """Kernel of the loss on GPUs. ``transformer_engine`` is faster and needs half the memory of the logits, in bf16 or
+    fp32 and with ``determinism: fast``; Megatron's command line refuses it, and the two agree to bf16 rounding."""
     log_interval: PositiveInt = 1
     """Iterations between entries of ``metrics.jsonl`` and TensorBoard."""
     megatron_args: dict[str, Any] = {}
