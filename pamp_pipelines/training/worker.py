@@ -102,7 +102,7 @@ def _train(job: TrainJob) -> int:
     except SystemExit as exit_:
         # how Megatron ends after SIGTERM, and in several failing ways, often with status 0
         stopped = exit_.code
-    except Exception as error:
+    except BaseException as error:  # torch's CheckpointException, of a failed save, is no Exception
         if reporter:
             reporter.stopped(f"{type(error).__name__}: {error}", tracked_iteration(job.checkpoints_dir))
         raise

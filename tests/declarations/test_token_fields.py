@@ -1,9 +1,14 @@
 """Cadences in tokens: resolved into iterations, with what is left over reported."""
 
+from collections.abc import Callable
+
 import pytest
 from pydantic import ValidationError
 
+from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.declarations.cross_checks import cross_check
 from pamp_pipelines.declarations.training_config import TOKEN_FIELDS, TrainingConfig
+from pamp_pipelines.project import Project
 
 BATCH = 8 * 64
 
@@ -71,3 +76,28 @@ def test_every_pair_names_fields_that_exist():
         for name in (field.iterations, field.tokens):
             part, _, leaf = name.partition(".")
             assert leaf in type(getattr(config(), part)).model_fields
+
+
+def findings(project: Project) -> tuple[str, str]:
+    report = cross_check(load_catalog(project))
+    return tuple("\n".join(f"{p.field}: {p.message}" for p in found) for found in (report.errors, report.warnings))
+
+
+def test_what_is_left_over_is_a_warning(project: Project, edit: Callable[[str, str, str], None]) -> None:
+    file = "assets/training_configs/cfg.yaml"
+    batch = load_catalog(project).training_config("cfg").tokens_per_iteration
+    edit(file, "  interval: 5\nvalidation", f"  interval_tokens: {5 * batch + 3}\nvalidation")
+    assert findings(project) == (
+        "",
+        "checkpoint.interval_tokens: rounded down to whole global batches: 3 tokens are left over",
+    )
+
+
+def test_offloading_needs_the_precision_aware_optimizer(
+    project: Project, edit: Callable[[str, str, str], None]
+) -> None:
+    file = "assets/training_configs/cfg.yaml"
+    edit(file, "models: [tiny]", "models: [tiny]\nmegatron_args: {optimizer-cpu-offload: true}")
+    assert "megatron_args: optimizer-cpu-offload needs use-precision-aware-optimizer" in findings(project)[0]
+    edit(file, "optimizer-cpu-offload: true}", "optimizer-cpu-offload: true, use-precision-aware-optimizer: true}")
+    assert findings(project)[0] == ""

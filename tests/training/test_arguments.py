@@ -95,6 +95,45 @@ def test_what_the_table_sets_is_owned_or_knowingly_open(cuda: bool) -> None:
         assert table_destinations(one, cuda=cuda) - OWNED.keys() <= TUNABLE
 
 
+def test_an_asynchronous_save_is_not_switched_off_by_a_default() -> None:
+    words = megatron_argv(job(checkpoint={"interval": 5, "asynchronous": True}), cuda=True)
+    assert {"--async-save", "--use-persistent-ckpt-worker"} <= {*words}
+    assert value(words, "--async-strategy") == "mcore"
+    assert "--async-save" not in megatron_argv(job(), cuda=True)
+    assert (
+        table_destinations(job(checkpoint={"interval": 5, "asynchronous": True}), cuda=True) - OWNED.keys() <= TUNABLE
+    )
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_what_crashes_when_it_is_left_out_is_stated(cuda: bool) -> None:
+    for one in (job(), job(heldout=[])):
+        words = megatron_argv(one, cuda=cuda)
+        assert value(words, "--eval-interval") == "5"
+        assert "--no-one-logger" in words or "--disable-one-logger" in words or not _default("enable_one_logger")
+    validated = megatron_argv(job(), cuda=cuda)
+    assert {"--full-validation", "--multiple-validation-sets"} <= {*validated}
+
+
+def _default(dest: str) -> Any:
+    return next(flag.default for flag in megatron_flags().values() if flag.dest == dest)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # restarts or bends a schedule; loads less than everything; deletes; ends early with status 0; counts in samples
+        *("override-opt-param-scheduler", "use-checkpoint-opt_param-scheduler", "use-checkpoint-args"),
+        *("dist-ckpt-strictness", "finetune", "no-load-optim", "exit-on-missing-checkpoint"),
+        *("save-retain-interval", "exit-interval", "exit-duration-in-mins", "train-samples", "lr-warmup-samples"),
+        *("data-cache-path", "async-save", "rotary-base", "rope-scaling-factor", "norm-epsilon"),
+    ],
+)
+def test_arguments_that_undo_a_promise_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"instead|follows from|is set by the pipeline"):
+        megatron_argv(job(megatron_args={name: 1}), cuda=False)
+
+
 def test_owned_arguments_exist() -> None:
     assert OWNED.keys() <= {flag.dest for flag in megatron_flags().values()}
 

@@ -199,3 +199,14 @@ def test_a_model_that_is_not_the_trained_one_fails(trained: tuple[Lake, Artifact
     verdict = verify_loss(models["qwen2"].source, job)
     assert not verdict.passed
     assert "of it apart" in verdict.description
+
+
+@pytest.mark.slow
+def test_before_its_first_step_a_run_has_the_imported_models_loss(
+    trained: tuple[Lake, Artifact], models: dict[str, Model]
+) -> None:
+    job = loss_job(trained[0], CheckpointKey("tiny", "short", 1, 0))
+    assert job is not None
+    verdict = verify_loss(models["qwen2"].source, job)
+    assert verdict.metadata["compared"]
+    assert verdict.passed, verdict.description

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import WorkerFailed
 from pamp_pipelines.lake.manifest import ArtifactRef
 from pamp_pipelines.training.footprint import checkpoint_bytes
@@ -90,3 +91,12 @@ def test_the_way_an_attempt_starts_is_recorded(bench, checkpoint):
     weights = bench.root / "import"
     assert bench.job(pretrained_checkpoint=weights).mode(None) == "continue"
     assert bench.train(job).manifest.stats["mode"] == "scratch"
+
+
+def test_a_run_that_stands_still_is_ended_and_goes_on_afterwards(bench):
+    bench.plan(at=7, do="hang")
+    job = bench.job(profile=ComputeProfile(grace_s=0.5, threads_per_process=1, stall_timeout_s=4.0))
+    with pytest.raises(WorkerFailed, match="no event"):
+        bench.train(job)
+    bench.no_plan()
+    assert bench.train(job).manifest.stats["resumed_from"] == 6

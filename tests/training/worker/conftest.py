@@ -138,17 +138,17 @@ class Trainer:
     def job(self, run_dir: Path, **changes: Any) -> TrainJob:
         return _job(self.shards, run_dir, **changes)
 
-    def start(self, job: TrainJob) -> Run:
+    def start(self, job: TrainJob, worker: str = "pamp_pipelines.training.worker", **env: str) -> Run:
         job.run_dir.mkdir(parents=True, exist_ok=True)
         file = job.run_dir / "job.json"
         file.write_text(job.model_dump_json())
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.world_size}"]
         with (job.run_dir / "log").open("ab") as log:
             process = subprocess.Popen(
-                [*torchrun, "-m", "pamp_pipelines.training.worker", str(file)],
+                [*torchrun, "-m", worker, str(file)],
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} | env,
                 start_new_session=True,
             )
         return Run(job, process)

@@ -12,7 +12,9 @@ import pytest
 
 from pamp_pipelines.lake.events import read_events
 from pamp_pipelines.training.constructed import departures
+from pamp_pipelines.training.footprint import checkpoint_bytes
 from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.saved import Saved
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,8 @@ def job(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
     return trainer.job(
         tmp_path_factory.mktemp("constructed"),
         iterations=4,
+        # every logged iteration is later than this
+        checkpoint={"interval": 100, "minutes": 1e-6},
         world_size=2,
         precision="bf16",
         recompute="full",
@@ -89,6 +93,19 @@ def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> Non
         "start_weight_decay": 0.07,
         "end_weight_decay": 0.07,
     }
+
+
+@pytest.mark.slow
+def test_a_run_saves_when_the_declared_minutes_have_passed(facts: dict[str, Any], job: TrainJob) -> None:
+    saved = Saved(job.checkpoints_dir)
+    assert saved.steps() == [1, 2, 3, 4]
+    assert all(saved.complete(step) for step in saved.steps())
+
+
+@pytest.mark.slow
+def test_a_save_takes_no_more_room_than_was_asked_for(facts: dict[str, Any], job: TrainJob) -> None:
+    size = sum(file.stat().st_size for file in Saved(job.checkpoints_dir).dir(4).iterdir())
+    assert 0.25 * checkpoint_bytes(job) < size <= checkpoint_bytes(job)
 
 
 @pytest.mark.slow
