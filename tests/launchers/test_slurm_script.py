@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.launchers import launcher_for
 from pamp_pipelines.launchers.base import WorkerSpec
 from pamp_pipelines.launchers.slurm_script import batch_script
 
@@ -110,3 +111,13 @@ def test_bash_takes_it() -> None:
     assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).stderr == ""
     assert "#SBATCH --no-requeue" in directives(text)
     assert "scontrol requeue" not in text
+
+
+def test_previews_write_nothing(tmp_path: Path) -> None:
+    slurm = ComputeProfile(launcher="slurm", nodes=2, processes_per_node=2)
+    spec = WorkerSpec("pkg.worker", tmp_path / "job.json", tmp_path / "run", slurm, 4)
+    assert "--nnodes=2 --nproc-per-node=2" in launcher_for(slurm).preview(spec)
+    local = ComputeProfile(processes_per_node=4)
+    command = launcher_for(local).preview(WorkerSpec("pkg.worker", tmp_path / "job.json", tmp_path / "run", local, 4))
+    assert "--nproc-per-node=4" in command
+    assert list(tmp_path.iterdir()) == []

@@ -48,6 +48,7 @@ ReturnToService=2
 SlurmdTimeout=10
 SlurmctldTimeout=10
 KillWait=5
+MessageTimeout=5
 MinJobAge=300
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,requeue_delay=1
 PreemptType=preempt/partition_prio
@@ -125,12 +126,6 @@ class SlurmCluster:
     def jobs(self) -> list[str]:
         """Numbers of the jobs that have not ended."""
         return self.command("squeue", "-h", "-o", "%A").split()
-
-    def wait_until_saved(self) -> None:
-        """Until the controller has written its jobs to the disk, which it does every few seconds."""
-        now = time.time()
-        state = self.root / "state/job_state"
-        self._wait(lambda: state.exists() and state.stat().st_mtime > now, "saved state", 30)
 
     def hurry(self, job: str) -> None:
         """Start a requeued job now: Slurm lets it wait two minutes."""

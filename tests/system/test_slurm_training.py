@@ -1,6 +1,13 @@
-"""NVIDIA's training loop on two Slurm nodes, pipeline- and data-parallel, killed on the way and finished by a retry."""
+"""NVIDIA's training loop on two Slurm nodes, pipeline- and data-parallel.
+
+Its caller is killed, another one finds the job, a rank is killed, and a retry finishes.
+"""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -21,6 +28,7 @@ from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.metrics import read_metrics
 from pamp_pipelines.training.resolve import train_job
 from pamp_pipelines.training.run import train
+from tests.launchers.conftest import wait_for
 from tests.system.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.system
@@ -71,6 +79,13 @@ def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, 
     scan_corpus(corpus_job(catalog, lake, "sonnets"))
     tokenize(tokenize_job(catalog, lake, "sonnets", "scratch"))
     import_hf(import_job(catalog, lake, "scratch"))
+    command = ["train", "scratch", "wide", "--project", str(own_project.root)]
+    caller = subprocess.Popen([sys.executable, "-m", "pamp_pipelines.cli", *command], start_new_session=True)
+    run_dir = lake.version_dir("scratch", "wide", 1)
+    wait_for(lambda: bool((handle := read_handle(run_dir)) and handle.id), 60, "submission")
+    os.killpg(caller.pid, signal.SIGKILL)
+    caller.wait()
+    submitted = read_handle(run_dir)
     job = train_job(catalog, lake, "scratch", "wide")
 
     def kill_rank_3(event: Event) -> None:
@@ -82,6 +97,7 @@ def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, 
     with pytest.raises(WorkerFailed, match="rank 3: killed by signal 9") as error:
         train(job, kill_rank_3)
     assert error.value.exit_code == -9
+    assert read_handle(run_dir) == submitted  # it watched the job of the killed caller
     assert slurm.jobs() == []
     assert ranks(read_handle(job.run_dir).token) == {}
 
