@@ -59,21 +59,18 @@ def check(project: Path | None) -> Outcome:
 
 
 def _check_architectures(catalog: Catalog, report: Report) -> None:
-    """Whether Megatron's loop can train each model, by its config.json."""
-    from pamp_pipelines.conversion.architectures import unsupported
+    """Whether each model can be converted, and trained by Megatron's loop, by its config.json."""
+    from pamp_pipelines.conversion.declared import architecture_problems
     from pamp_pipelines.declarations.report import Report
     from pamp_pipelines.declarations.source_checks import check_model
 
     for name in catalog.models:
-        config = check_model(catalog, name, Report())
-        field = ("from_scratch", "config") if catalog.model(name).from_scratch else ("hf",)
-        if config is None:
-            continue
-        try:
-            reasons = unsupported(config)
-        except InputError as error:
-            reasons = [str(error)]
-        report.errors += [catalog.problem("model", name, field, reason) for reason in reasons]
+        found = Report()
+        config = check_model(catalog, name, found)
+        # what is already reported would only be said again
+        known = any(problem.field.startswith("from_scratch.config") for problem in found.errors)
+        if config is not None and not known:
+            report.errors += architecture_problems(catalog, name, config)
 
 
 def _check_tasks(catalog: Catalog, report: Report) -> None:

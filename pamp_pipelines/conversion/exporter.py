@@ -6,10 +6,11 @@ is done by the worker in processes of its own.
 
 from __future__ import annotations
 
+from pamp_pipelines.conversion.declared import layout_in
 from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
 from pamp_pipelines.conversion.job import EXPORT_KIND, ExportJob
-from pamp_pipelines.conversion.layout import Layout, layout_of
+from pamp_pipelines.conversion.layout import Layout
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
@@ -52,7 +53,7 @@ def plan_of(job: ExportJob) -> tuple[Layout, StoredCheckpoint, ExportPlan]:
     Raises:
         InputError: no template, a damaged checkpoint, or one that does not fit the template.
     """
-    layout = layout_of(load_hf_config(job.template))
+    layout = layout_in(job.template / "config.json", load_hf_config(job.template))
     checkpoint = read_checkpoint(job.checkpoint)
     dtype = by_name(job.dtype) if job.dtype else None
     return layout, checkpoint, plan_export(layout, checkpoint, dtype, job.max_shard_bytes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pamp_pipelines.conversion.declared import layout_in
 from pamp_pipelines.conversion.hf_source import HFSource, read_source
 from pamp_pipelines.conversion.job import IMPORT_KIND, ImportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
@@ -60,7 +61,7 @@ def plan_of(job: ImportJob) -> tuple[Layout, HFSource, ImportPlan]:
     """
     assert job.source is not None
     source = read_source(job.source)
-    plan = plan_import(layout_of(source.config), source, job.chunk_bytes)
+    plan = plan_import(layout_in(job.source / "config.json", source.config), source, job.chunk_bytes)
     return plan.layout, source, plan
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from pamp_pipelines.conversion.declared import require_scratch
 from pamp_pipelines.conversion.dtypes import DTypeName
 from pamp_pipelines.conversion.identity import digests
 from pamp_pipelines.conversion.plan import CHUNK_BYTES
@@ -89,11 +90,12 @@ def import_job(catalog: Catalog, lake: Lake, model: str) -> ImportJob:
     """The import of a declared model.
 
     Raises:
-        InputError: the model is not declared, or its directory is missing.
+        InputError: the model is not declared, its directory is missing, or its from_scratch config is impossible.
     """
     declared = catalog.model(model)
     declaration = {"model": {model: declared.model_dump(mode="json")}}
     if declared.from_scratch is not None:
+        require_scratch(catalog, model)
         tokenizer = catalog.project.resolve(declared.from_scratch.tokenizer)
         id = _scratch_id(declared.from_scratch.config, tokenizer)
         return ImportJob(

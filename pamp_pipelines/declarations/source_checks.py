@@ -10,6 +10,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.hf_config import cached_directory, load_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.declarations.report import Report, Subject
+from pamp_pipelines.declarations.scratch_checks import check_scratch_config
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.project import Project
@@ -55,6 +56,7 @@ def check_model(catalog: Catalog, name: str, report: Report) -> dict[str, Any] |
     model = catalog.model(name)
     if model.from_scratch is not None:
         config: dict[str, Any] | None = dict(model.from_scratch.config)
+        check_scratch_config(subject, model.from_scratch.config)
         tokenizer = _tokenizer_file(subject, catalog.project, model.from_scratch.tokenizer)
     else:
         directory = _hf_directory(subject, catalog.project, model)

@@ -42,7 +42,14 @@ FILES = {
     "assets/models/tiny.yaml": """\
         from_scratch:
           tokenizer: data/tok
-          config: {architectures: [LlamaForCausalLM], vocab_size: 3, num_attention_heads: 4, num_hidden_layers: 2}
+          config:
+            architectures: [LlamaForCausalLM]
+            vocab_size: 3
+            hidden_size: 64
+            intermediate_size: 128
+            num_attention_heads: 4
+            num_hidden_layers: 2
+            max_position_embeddings: 256
         eod: <|endoftext|>
         """,
     "assets/models/hf.yaml": """\
