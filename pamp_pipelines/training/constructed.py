@@ -102,6 +102,7 @@ def _gradients(model: list[Any]) -> Facts:
 def _optimizer(optimizer: Any) -> Facts:
     inner = list(_chain(optimizer))
     torch_optimizers = [o.optimizer for o in inner if getattr(o, "optimizer", None) is not None]
+    # an offloading optimizer keeps AdamW's values in the groups of its parts
     groups = [group for o in torch_optimizers for group in o.param_groups]
     decayed = [group for group in groups if group.get("wd_mult", 1.0) != 0.0]
     exempt = [group for group in groups if group.get("wd_mult", 1.0) == 0.0]
@@ -110,12 +111,12 @@ def _optimizer(optimizer: Any) -> Facts:
         "wrappers": sorted({type(o).__name__ for o in inner}),
         "classes": sorted({f"{type(o).__module__.partition('.')[0]}.{type(o).__name__}" for o in torch_optimizers}),
         "decoupled_weight_decay": sorted({_decoupled(one) for o in torch_optimizers for one in _parts(o)}),
-        "betas": sorted({tuple(map(float, group["betas"])) for group in groups}),
-        "eps": sorted({float(group["eps"]) for group in groups}),
-        "weight_decay": sorted({float(group["weight_decay"]) for group in decayed}),
+        "betas": sorted({tuple(map(float, group["betas"])) for group in groups if "betas" in group}),
+        "eps": sorted({float(group["eps"]) for group in groups if "eps" in group}),
+        "weight_decay": sorted({float(group["weight_decay"]) for group in decayed if "weight_decay" in group}),
         "decayed_tensors": sum(len(group["params"]) for group in decayed),
         "exempt_tensors": sum(len(group["params"]) for group in exempt),
-        "exempt_weight_decay": sorted({float(group["weight_decay"]) for group in exempt}),
+        "exempt_weight_decay": sorted({float(group["weight_decay"]) for group in exempt if "weight_decay" in group}),
         "clip_grad": sorted({float(o.config.clip_grad) for o in inner}),
         "loss_scale": sorted({float(scaler.scale.item()) for scaler in scalers}),
     }
