@@ -14,6 +14,7 @@ from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.template import write_scratch_template
+from pamp_pipelines.declarations.source_checks import tokenizer_problem
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.manifest import CheckResult
@@ -44,10 +45,17 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None 
             if job.source is None:
                 _from_scratch(job, draft, on_event)
             else:
-                plan_of(job)  # headers only: a wrong source is refused here, before a process is started
+                layout, *_ = plan_of(job)  # headers only: a wrong source is refused here, before a process is started
+                misfit = tokenizer_problem(job.source, job.name, layout.dimensions["V"])
+                if misfit is not None:
+                    on_event(event("warning", message=misfit))
                 result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
                 draft.stats |= result.stats
                 draft.checks += result.checks
+                if misfit is not None:
+                    draft.checks.append(
+                        CheckResult(name="tokenizer_fits", passed=False, severity="WARN", description=misfit)
+                    )
             if verify is not None:
                 draft.checks += verify(draft.dir)
     return draft.artifact

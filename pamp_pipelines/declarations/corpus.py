@@ -79,7 +79,7 @@ class Corpus(Declaration):
     format: CorpusFormat
     """``jsonl``: a JSON object a line; ``parquet``: a row; ``text``: a file is one document. Compression goes by
     suffix: .gz, .zst, .bz2, .xz."""
-    text_field: str = "text"
+    text_field: Annotated[str, Field(min_length=1)] = "text"
     """Field (jsonl) or column (parquet) that holds the text; ``meta.text`` goes into objects. Unused for ``text``."""
     encoding: Encoding = "utf-8"
     """Encoding of jsonl and text files. Others than this are refused by name, never guessed."""

@@ -48,5 +48,5 @@ class Evaluation(Declaration):
     worse_factor: Annotated[float, Field(ge=1)] = 1.1
     """A perplexity above that of the checkpoint before by more than this factor is a warning. Not part of the data
     version."""
-    seed: int = 1234
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1234
     """Seed of few-shot sampling and generation."""

@@ -1,10 +1,13 @@
 """A model: an existing Hugging Face model, or an architecture to be trained from scratch."""
 
+import re
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from pamp_pipelines.declarations.base import Declaration, Inconsistent, Owner
+
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class HuggingFaceSource(Declaration):
@@ -27,6 +30,14 @@ class HuggingFaceSource(Declaration):
             )
         if self.path is not None and self.revision is not None:
             raise Inconsistent(("revision", "belongs to a hub `id`, not to a `path`: remove it"))
+        if self.revision is not None and not _COMMIT.fullmatch(self.revision):
+            raise Inconsistent(
+                (
+                    "revision",
+                    f"{self.revision!r} is not a commit hash (7 to 40 hexadecimal digits): a branch or tag can move, "
+                    "take the hash from the repository's list of commits",
+                )
+            )
         return self
 
 

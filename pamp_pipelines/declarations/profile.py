@@ -12,6 +12,8 @@ from pamp_pipelines.declarations.slurm import SlurmOptions
 _SECRET = re.compile(r"(?<![A-Z])(?!P_?KEY)[A-Z]*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_|$)", re.IGNORECASE)
 """Names of secrets. ``TOKENIZERS_PARALLELISM`` is none, nor is InfiniBand's partition key (``NCCL_IB_PKEY``)."""
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 class ComputeProfile(Declaration):
     """One file in ``resources/``. Never part of a data version: where a run ran does not change what it is."""
@@ -41,6 +43,14 @@ class ComputeProfile(Declaration):
     """With ``launcher: slurm``: partition, limits, environment and container of the job."""
     kubernetes: KubernetesOptions = KubernetesOptions()
     """With ``launcher: kubernetes``: image, volumes and resources of the pods."""
+
+    @model_validator(mode="after")
+    def _names_of_variables(self) -> Self:
+        wrong = [name for name in self.env if not _VARIABLE.fullmatch(name)]
+        if wrong:
+            advice = "is no name of an environment variable: letters, digits and `_`, no digit first"
+            raise Inconsistent(*(("env", f"{name!r} {advice}") for name in wrong))
+        return self
 
     @model_validator(mode="after")
     def _no_secrets(self) -> Self:

@@ -15,14 +15,33 @@ from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.project import Project
 
+GENERATION_ARGUMENTS = frozenset(
+    (
+        *("until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k", "min_p", "typical_p", "num_beams"),
+        *("max_new_tokens", "max_length", "min_new_tokens", "min_length", "repetition_penalty", "length_penalty"),
+        *("no_repeat_ngram_size", "early_stopping", "num_return_sequences", "use_cache", "penalty_alpha"),
+        *("max_tokens", "stop", "seed", "presence_penalty", "frequency_penalty", "think_end_token"),
+    )
+)
+"""What lm-eval, transformers' generation and servers of OpenAI-like completions take."""
+
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 
 
 def check_corpus(catalog: Catalog, name: str, report: Report) -> None:
     """Every source matches a file. URLs are left to the stage: a check must not need a network."""
     subject = Subject(catalog, report, "corpus", name)
-    for index, source in enumerate(catalog.corpus(name).sources):
+    sources = catalog.corpus(name).sources
+    for index, source in enumerate(sources):
+        if source in sources[:index]:
+            subject.warn("sources", f"{source!r} is listed twice: its documents count twice", index)
         if "://" in source:
+            protocol = source.split("://", 1)[0].split("::")[-1]
+            if protocol not in (known := _protocols()):
+                hint = did_you_mean(protocol, known)
+                subject.error(
+                    "sources", f"{protocol!r} is no protocol that fsspec knows: correct the URL.{hint}", index
+                )
             continue
         path = catalog.project.resolve(source)
         if path.is_dir():
@@ -35,6 +54,12 @@ def check_corpus(catalog: Catalog, name: str, report: Report) -> None:
             )
 
 
+def _protocols() -> set[str]:
+    from fsspec.registry import known_implementations, registry
+
+    return {*known_implementations, *registry}
+
+
 def check_evaluation(catalog: Catalog, name: str, report: Report) -> None:
     """Task YAML files and local rows exist, and rows are for a task that is listed."""
     subject = Subject(catalog, report, "evaluation", name)
@@ -42,6 +67,12 @@ def check_evaluation(catalog: Catalog, name: str, report: Report) -> None:
     for index, task in enumerate(evaluation.tasks):
         if task.endswith((".yaml", ".yml")) and not catalog.project.resolve(task).is_file():
             subject.error("tasks", f"{task!r} is not a file below {catalog.project.root}: correct the path", index)
+    for argument in evaluation.generation:
+        if argument not in GENERATION_ARGUMENTS:
+            hint = did_you_mean(argument, GENERATION_ARGUMENTS)
+            subject.warn(
+                "generation", f"no generation argument that is known here: it may change nothing.{hint}", argument
+            )
     for task, source in evaluation.data.items():
         if task not in evaluation.tasks and task not in {Path(t).stem for t in evaluation.tasks}:
             subject.error("data", f"{task!r} is not one of `tasks`.{did_you_mean(task, evaluation.tasks)}", task)
@@ -122,6 +153,18 @@ def _check_vocabulary(subject: Subject, model: Model, config: dict[str, Any] | N
     if model.eod is not None and model.eod not in vocabulary:
         known = [token for token in vocabulary if re.fullmatch(r"<.+>|\[.+\]", token)]
         subject.error("eod", f"{model.eod!r} is not a token of {tokenizer}.{did_you_mean(model.eod, known)}")
+
+
+def tokenizer_problem(directory: Path, model: str, vocab_size: int) -> str | None:
+    """Why the ``tokenizer.json`` of a directory does not fit the model; None where it fits or is absent."""
+    tokenizer = directory / "tokenizer.json"
+    if not tokenizer.is_file():
+        return None
+    try:
+        largest = max(_vocabulary(tokenizer).values(), default=-1)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{tokenizer} is not a readable tokenizer.json ({type(error).__name__}: {error})"
+    return vocabulary_problem(tokenizer, largest, model, vocab_size) if largest >= vocab_size else None
 
 
 def vocabulary_problem(tokenizer: Path, largest: int, model: str, vocab_size: int) -> str:

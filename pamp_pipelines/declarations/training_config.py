@@ -9,6 +9,8 @@ from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, N
 Precision = Literal["fp32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+MAX_SEED = 2**31 - 1
+"""NumPy takes seeds below 2**32, and Megatron adds multiples of the ranks to that of the run."""
 
 
 class Optimizer(Declaration):
@@ -170,9 +172,9 @@ class TrainingConfig(Declaration):
     """Compute profile in ``resources/``. Not part of the data version."""
     cron: str | None = None
     """Cron expression of a scheduled retraining. Not part of the data version."""
-    seed: PositiveInt = 1234
+    seed: Annotated[int, Field(ge=1, le=MAX_SEED)] = 1234
     """Seed of initialisation and dropout; Megatron refuses 0."""
-    data_seed: NonNegativeInt = 1234
+    data_seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1234
     """Seed of the data order."""
     determinism: Literal["exact", "fast"] = "exact"
     """``exact``: equal runs give equal bits, at some cost on GPUs; ``fast``: the fastest kernels."""
@@ -195,6 +197,8 @@ class TrainingConfig(Declaration):
                 ("tokens", f"{self.tokens} is less than one global batch of {batch} tokens: raise `tokens`")
             )
         problems += self._unit_problems()
+        if self.models is not None and not self.models:
+            problems.append(("models", "is empty: list models, or leave the field out to train every declared one"))
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:
             problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))

@@ -43,6 +43,11 @@ def _problems(document: YamlDocument, cls: type[Declaration], error: ErrorDetail
     return [Problem(document.path, document.line_of(place), dotted(place), message) for place, message in places]
 
 
+def error_message(cls: type[Declaration], error: ErrorDetails) -> str:
+    """One of pydantic's errors in plain words, with the field that was meant where a name is unknown."""
+    return _message(cls, error["loc"], error)
+
+
 def _message(cls: type[Declaration], loc: Loc, error: ErrorDetails) -> str:
     given = error["input"]
     match error["type"]:

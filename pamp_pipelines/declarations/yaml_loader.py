@@ -169,7 +169,9 @@ class _Reader:
         try:
             return plain_value(text)
         except ValueError:
-            self._problem(node, loc, "has too many digits for a number: quote it")
+            self._problem(
+                node, loc, "has too many digits for a number: write a smaller one, or quote it where text is meant"
+            )
             return None
 
     def _problem(self, node: yaml.Node, loc: Loc, message: str) -> None:

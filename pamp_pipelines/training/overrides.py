@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from pamp_pipelines.declarations.training_config import TOKEN_FIELDS, TrainingConfig
+from pamp_pipelines.declarations.validate import error_message
 from pamp_pipelines.declarations.yaml_loader import plain_value
 from pamp_pipelines.errors import InputError
 
@@ -36,11 +38,14 @@ def apply_overrides(config: TrainingConfig, overrides: Sequence[str], file: str)
     try:
         return TrainingConfig.model_validate_json(json.dumps(fields), strict=True)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        )
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'config'}: {_problem(e)}" for e in error.errors())
         raise InputError(f"{file} with --set {' '.join(overrides)}: {problems}") from None
+
+
+def _problem(error: ErrorDetails) -> str:
+    if error["type"] == "extra_forbidden":
+        return error_message(TrainingConfig, error)
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _set(fields: dict[str, Any], key: str, value: Any) -> None:

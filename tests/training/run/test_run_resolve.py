@@ -242,7 +242,7 @@ def test_overrides(catalog):
     assert over('models=["scratch"]').models == ("scratch",)
     for bad, message in {
         "optimizer.lr": "expected key=value",
-        "optimizer.lrr=1": r"both\.yaml with --set optimizer\.lrr=1: optimizer\.lrr: Extra inputs",
+        "optimizer.lrr=1": r"both\.yaml with --set optimizer\.lrr=1: optimizer\.lrr: unknown field. Did you mean 'lr'",
         "sequence_length=long": "sequence_length: Input should be a valid integer",
         "seed.x=1": "'seed' has no fields",
         "models=[": "not valid JSON",
