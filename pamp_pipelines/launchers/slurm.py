@@ -196,7 +196,7 @@ class SlurmLauncher:
                 return None
             handle = handle.model_copy(update={"id": job})
             write_handle(run_dir, handle)
-        state = slurm.job_state(handle.id)
+        state = slurm.job_state(handle.id, handle.details["name"])
         return handle if state is not None and state.active else None
 
     def _wait_for_step(self, handle: Handle, seconds: float) -> Status:
@@ -222,7 +222,7 @@ class SlurmLauncher:
         seen = self._seen.get(handle.id)
         limit = min(1.0, handle.details["poll_s"]) if fresh else handle.details["poll_s"]
         if seen is None or now - seen.at >= limit:
-            seen = self._seen[handle.id] = _Seen(now, slurm.job_state(handle.id))
+            seen = self._seen[handle.id] = _Seen(now, slurm.job_state(handle.id, handle.details["name"]))
         return seen.state
 
 

@@ -58,30 +58,35 @@ def submit(script: Path) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def job_state(job: str) -> JobState | None:
+def job_state(job: str, name: str) -> JobState | None:
     """The job's state; None when Slurm knows nothing of it (any more).
+
+    The name tells it from a stranger: a controller that was set up anew counts from 1 again.
 
     Raises:
         Unreachable: the controller does not answer.
     """
-    done = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%N")
+    done = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%j|%T|%r|%N")
     if done.returncode == 0 and done.stdout.strip():
-        return JobState(*done.stdout.strip().splitlines()[0].split("|", 2))
+        found, *state = done.stdout.strip().splitlines()[0].split("|", 3)
+        return JobState(*state) if found == name else None
     if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
         raise Unreachable(f"squeue does not answer for job {job}: {_words(done)}")
-    return _accounted(job)
+    return _accounted(job, name)
 
 
-def _accounted(job: str) -> JobState | None:
+def _accounted(job: str, name: str) -> JobState | None:
     """From the accounting database, where the cluster has one."""
     try:
-        done = _run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State,NodeList")
+        done = _run(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=JobName,State,NodeList"
+        )
     except LauncherError:
         return None
     if done.returncode != 0 or not done.stdout.strip():
         return None
-    state, _, nodes = done.stdout.strip().splitlines()[-1].partition("|")
-    return JobState(state.split()[0], nodes=nodes)  # "CANCELLED by 1000"
+    found, state, nodes = done.stdout.strip().splitlines()[-1].split("|", 2)
+    return JobState(state.split()[0], nodes=nodes) if found == name else None  # state: "CANCELLED by 1000"
 
 
 def find_by_name(name: str) -> str | None:

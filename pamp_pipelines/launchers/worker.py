@@ -10,6 +10,7 @@ from pamp_pipelines.errors import (
     DiskFull,
     InfrastructureFailed,
     InputError,
+    LauncherError,
     WorkerCanceled,
     WorkerFailed,
     WorkerPreempted,
@@ -17,7 +18,7 @@ from pamp_pipelines.errors import (
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore, read_events
 from pamp_pipelines.lake.hashing import sha256_file
-from pamp_pipelines.launchers.base import EVENTS, Handle, Launcher, Status, WorkerSpec, read_handle, size_of
+from pamp_pipelines.launchers.base import EVENTS, HANDLE, Handle, Launcher, Status, WorkerSpec, read_handle, size_of
 from pamp_pipelines.launchers.disk import EXIT_NO_SPACE, is_full, says_no_space
 from pamp_pipelines.launchers.kubernetes import KubernetesLauncher
 from pamp_pipelines.launchers.local import LocalLauncher
@@ -76,7 +77,11 @@ def find_worker(run_dir: Path) -> tuple[Launcher, Handle] | None:
     if stored is None:
         return None
     launcher = _LAUNCHERS[stored.launcher]()
-    handle = launcher.find(run_dir)
+    try:
+        handle = launcher.find(run_dir)
+    except LauncherError as error:
+        hint = f"it may still run {stored.launcher} worker {stored.id}; if that is gone for good, delete this file"
+        raise LauncherError(f"{run_dir / HANDLE}: {hint}. {error}") from error
     return (launcher, handle) if handle else None
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.errors import InputError
-from pamp_pipelines.launchers import launcher_for
-from pamp_pipelines.launchers.base import WorkerSpec
+from pamp_pipelines.errors import InputError, LauncherError
+from pamp_pipelines.launchers import find_worker, launcher_for
+from pamp_pipelines.launchers.base import Handle, WorkerSpec, write_handle
 from pamp_pipelines.launchers.slurm_script import batch_script
 
 SNAPSHOT = Path(__file__).parent / "snapshots/slurm.sh"
@@ -82,8 +82,10 @@ def test_a_run_directory_with_a_newline_is_refused() -> None:
 
 
 def test_variables_with_odd_names_are_refused() -> None:
+    compute = ComputeProfile(launcher="slurm")
+    spec = WorkerSpec("pkg.worker", Path("/lake/job.json"), Path("/lake"), compute, None, {"A=$(id) B": "1"})
     with pytest.raises(InputError, match="no names of environment variables"):
-        script(env={"A=$(id) B": "1"})
+        batch_script(spec, "c0ffee", Path("/lake/logs"), "name")
 
 
 def test_ranks_that_do_not_fit_the_nodes_are_refused() -> None:
@@ -121,3 +123,18 @@ def test_previews_write_nothing(tmp_path: Path) -> None:
     command = launcher_for(local).preview(WorkerSpec("pkg.worker", tmp_path / "job.json", tmp_path / "run", local, 4))
     assert "--nproc-per-node=4" in command
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_slurm_here_a_submitted_job_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    details = {"name": "n", "poll_s": 1, "grace_s": 1}
+    handle = Handle(
+        launcher="slurm", token="t", host="h", id="7", submitted="now", log_dir=tmp_path / "logs", details=details
+    )
+    write_handle(tmp_path, handle)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        LauncherError, match=r"handle\.json: it may still run slurm worker 7; .* squeue is not installed"
+    ):
+        find_worker(tmp_path)

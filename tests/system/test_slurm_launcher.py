@@ -200,8 +200,11 @@ def test_a_submission_that_was_never_confirmed_is_found_by_name(slurm: SlurmClus
     unconfirmed = handle.model_copy(update={"id": ""})
     (bench.run_dir / "handle.json").write_text(unconfirmed.model_dump_json())
     assert SlurmLauncher().find(bench.run_dir) == handle
-    launcher.cancel(handle)
+    stranger = handle.model_copy(update={"details": {**handle.details, "name": "another"}})
+    (bench.run_dir / "handle.json").write_text(stranger.model_dump_json())
     assert SlurmLauncher().find(bench.run_dir) is None
+    launcher.cancel(handle)
+    assert launcher.poll(handle).reason == "canceled"
 
 
 def test_preemption_saves_and_the_job_goes_on(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
