@@ -14,6 +14,7 @@ from pamp_pipelines.evaluation.scores import SCORES, read_scores
 from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
+from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import TrainJob, read_job
 
@@ -89,7 +90,7 @@ def _predecessor(lake: Lake, key: CheckpointKey, evaluation: str) -> Predecessor
 def _export(lake: Lake, key: CheckpointKey) -> Artifact:
     path = lake.export_dir(key)
     try:
-        export = read_artifact(path)
+        export = require_intact_artifact(read_artifact(path))
     except InputError:
         raise MissingInput("hf_export", str(key)) from None
     if failed := export.manifest.failed_checks:

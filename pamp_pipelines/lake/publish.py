@@ -15,6 +15,7 @@ from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import exchange, fsync_dir, fsync_file, write_text
 from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.integrity import memory_of, remember
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, CheckResult, FileEntry, Manifest, content_hash
 from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.producer import producer
@@ -128,6 +129,8 @@ def publish(
     except BaseException:
         shutil.rmtree(draft.dir, ignore_errors=True)
         raise
+    with contextlib.suppress(OSError):  # only saves reading the files again
+        remember(final, manifest, memory_of(final))
     draft._artifact = Artifact(final, manifest)
 
 

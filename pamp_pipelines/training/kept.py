@@ -72,7 +72,8 @@ def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
         raise InputError(f"{manifest.location}: the checkpoint that {key} points to is gone; materialise it again.")
     if manifest.files:
         require_intact(run_dir, manifest, memory_of(record_path(run_dir, key.step)))
-    else:  # step 0 of an import, whose files are that artifact's: <artifact>/checkpoint/release
+    elif not Path(manifest.location).is_relative_to(run_dir):
+        # step 0 of an import, whose files are that artifact's: <artifact>/checkpoint/release
         require_intact_artifact(read_artifact(Path(manifest.location).parents[1]))
     return manifest
 

@@ -17,7 +17,7 @@ KIB = 1024
 
 def left_in(folder: Path) -> set[str]:
     """Names but those of locks, and of finished parts that the next attempt uses."""
-    return {f.name for f in folder.iterdir() if not f.name.endswith((".lock", ".buckets"))}
+    return {f.name for f in folder.iterdir() if not f.name.endswith((".lock", ".buckets", ".intact.json"))}
 
 
 @pytest.mark.parametrize("size", [256 * KIB, 32 * KIB])

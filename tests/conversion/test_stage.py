@@ -65,7 +65,9 @@ def test_artifacts_through_the_launcher(config_of: Any, tmp_path: Path) -> None:
     assert (result.path / "model.safetensors").is_file()
     # nothing but the artifacts and their locks stays
     names = {f.name for f in (tmp_path / "out").iterdir()}
-    assert names == {"imported", "exported", ".imported.lock", ".exported.lock"}
+    assert names == {"imported", "exported"} | {
+        f".{n}.{end}" for n in ("imported", "exported") for end in ("lock", "intact.json")
+    }
 
 
 def header(directory: Path) -> int:
@@ -190,7 +192,7 @@ import_hf(plain_import_job(Path({str(source)!r}), Path({str(out)!r}), chunk_byte
             checkpoint_dir(place)
     artifact = import_hf(plain_import_job(source, out))
     read_artifact(artifact.path, verify="hash")
-    assert {f.name for f in out.parent.iterdir()} == {"imported", ".imported.lock"}
+    assert {f.name for f in out.parent.iterdir()} == {"imported", ".imported.lock", ".imported.intact.json"}
 
 
 def test_a_rerun_writes_only_what_is_not_finished(

@@ -26,7 +26,7 @@ def build(final: Path, id: str = "one", text: str = "hello", **more):
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(f.name for f in folder.iterdir() if not f.name.endswith(".lock"))
+    return sorted(f.name for f in folder.iterdir() if not f.name.endswith((".lock", ".intact.json")))
 
 
 def test_what_is_published_is_read_back(tmp_path):
