@@ -73,8 +73,9 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched:
     if watched:
         resumed_from = saved.tracker()
     else:
-        write_text(job_file, job.model_dump_json(indent=2) + "\n")
+        # first, since what an earlier attempt left of its last save may fill the disk
         resumed_from = prepare(job, lambda message: on_event(event("warning", message=message)))
+        write_text(job_file, job.model_dump_json(indent=2) + "\n")
     keeper = _Keeper(job, on_event)
     keeper.begin()
     if watched or resumed_from != job.iterations:

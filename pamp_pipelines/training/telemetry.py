@@ -6,13 +6,16 @@ Megatron gives the TensorBoard writer.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.launchers.disk import is_no_space
 from pamp_pipelines.training.accelerators import GIB, recognise
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.metrics import cut_metrics
@@ -58,6 +61,7 @@ class Reporter:
         self.heldout_tokens = heldout_tokens
         self.events = EventLog(job.events_path)
         self._scalars: dict[str, float] = {}
+        self._unwritten: list[str] = []
         self._saved = Saved(job.checkpoints_dir)
         self._announced = self._saved.tracker()
         self._last_event = 0.0
@@ -88,8 +92,8 @@ class Reporter:
         if _LOSS not in scalars and not any(tag.startswith(_VALIDATION) for tag in scalars):
             return
         record = self._record(iteration, scalars)
-        with self.job.metrics_path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        self._unwritten.append(json.dumps(record))
+        self._write_metrics()
         now = time.monotonic()
         important = "validation_loss" in record or iteration >= self.job.iterations
         if important or now - self._last_event >= _EVENT_SECONDS:
@@ -129,6 +133,27 @@ class Reporter:
             speed["peak_memory_gib"] = self._peak_memory() / GIB
         return speed
 
+    def _write_metrics(self, *, last: bool = False) -> None:
+        """Append the records that are not in ``metrics.jsonl`` yet.
+
+        On a full disk they wait for the next one: training can go on until it has to save.
+
+        Raises:
+            OSError: the disk is full, and these were the ``last`` ones.
+        """
+        lines = "".join(f"{line}\n" for line in self._unwritten).encode()
+        try:
+            with self.job.metrics_path.open("ab", buffering=0) as stream:
+                end = stream.tell()
+                if stream.write(lines) < len(lines):
+                    stream.truncate(end)  # half a line would spoil the next one
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.job.metrics_path))
+        except OSError as error:
+            if last or not is_no_space(error):
+                raise
+            return
+        self._unwritten.clear()
+
     def announce_checkpoint(self) -> None:
         """Report the newest checkpoint, once the tracker names it and it is complete."""
         iteration = self._saved.tracker()
@@ -137,7 +162,12 @@ class Reporter:
             self.events.write("checkpoint", iteration=iteration, path=str(self._saved.dir(iteration)))
 
     def finished(self, iteration: int) -> None:
-        """The run is complete."""
+        """The run is complete.
+
+        Raises:
+            OSError: the disk is full, and the loss curve is not whole.
+        """
+        self._write_metrics(last=True)
         self.events.write("finished", iteration=iteration)
 
     def stopped(self, reason: str, iteration: int | None) -> None:
@@ -155,7 +185,12 @@ class TeeWriter:
     def add_scalar(
         self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        self._writer.add_scalar(tag, scalar_value, global_step, *args, **kwargs)
+        try:
+            self._writer.add_scalar(tag, scalar_value, global_step, *args, **kwargs)
+        except OSError as error:
+            # a curve for people; metrics.jsonl is what counts
+            if not is_no_space(error):
+                raise
         self._reporter.scalar(tag, float(scalar_value))
 
     def __getattr__(self, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -181,3 +182,28 @@ def test_utilisation_is_against_a_known_peak_or_not_given(device: str, mfu: floa
     assert record["model_tflops"] == pytest.approx(989 / 2)
     assert record.get("mfu") == (None if mfu is None else pytest.approx(mfu))
     assert record["peak_memory_gib"] == 3.0
+
+
+class FullWriter(Writer):
+    """TensorBoard's writer on a full disk."""
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_records_wait_while_the_disk_is_full(job: TrainJob) -> None:
+    """Training goes on until it has to save; the loss curve has no hole when there is space again."""
+    reporter = Reporter(job, {})
+    writer = TeeWriter(FullWriter(), reporter)
+    job.metrics_path.symlink_to("/dev/full")
+    for iteration in (1, 2):
+        writer.add_scalar("lm loss", 5.0 - iteration, iteration)
+        reporter.iteration_done(iteration)
+    with pytest.raises(OSError, match="No space left"):
+        reporter.finished(2)
+    job.metrics_path.unlink()
+    writer.add_scalar("lm loss", 2.0, 3)
+    reporter.iteration_done(3)
+    reporter.finished(3)
+    lines = [json.loads(line) for line in job.metrics_path.read_text().splitlines()]
+    assert [(line["iteration"], line["loss"]) for line in lines] == [(1, 4.0), (2, 3.0), (3, 2.0)]
