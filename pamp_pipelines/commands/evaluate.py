@@ -11,6 +11,7 @@ import click
 from pamp_pipelines.commands.artifacts import artifact_data, check_lines
 from pamp_pipelines.commands.command import Outcome, command, discover, optional_project, require
 from pamp_pipelines.commands.progress import progress
+from pamp_pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from pamp_pipelines.lake.artifact import Artifact
@@ -69,9 +70,13 @@ def evaluate(
 
         changed = output or data or limit or batch_size or device != "auto"
         require(not changed, f"{target} is no directory; for a checkpoint key everything but --suite is declared")
+        try:
+            key = CheckpointKey.parse(target)
+        except InputError as error:
+            raise InputError(f"{target}: no such directory; as a checkpoint key: {error}") from None
         found = discover(project)
         catalog = load_catalog(found)
-        lake, key = Lake(found.lake), CheckpointKey.parse(target)
+        lake = Lake(found.lake)
         with progress() as on_event:
             restore(catalog, lake, key, on_event)
         job = evaluate_job(catalog, lake, key, suites or list(catalog.evaluations))
