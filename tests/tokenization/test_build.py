@@ -242,3 +242,14 @@ def test_a_full_disk_leaves_nothing(
 def test_counts_that_differ_from_raw_corpus_fail_the_check(make_job: MakeJob) -> None:
     artifact = tokenize(make_job(["a", "b"]).model_copy(update={"expected_documents": 3}))
     assert [c.name for c in artifact.manifest.failed_checks] == ["counts_agree"]
+
+
+def test_a_disk_that_is_too_small_is_named_and_nothing_is_left(
+    make_job: MakeJob, small_disk: Callable[[int], Path]
+) -> None:
+    job = make_job([f"document {i} " * 20 for i in range(2000)])
+    disk = small_disk(64 * 1024)
+    job = job.model_copy(update={"output": disk / job.output.name})
+    with pytest.raises(PampError, match=f"{disk}: no space left on the disk; free some and run again"):
+        tokenize(job)
+    assert left_beside(job) == []
