@@ -52,7 +52,14 @@ def read_manifest(file: Path) -> Manifest:
         return Manifest.model_validate(json.loads(file.read_text()))
     except FileNotFoundError:
         raise InputError(f"{file}: no manifest; the artifact was never finished. Materialise it again.") from None
-    except (ValueError, ValidationError) as error:
+    except ValidationError as error:
+        fields = [f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg'].lower()}" for e in error.errors()]
+        listed = "; ".join(fields[:3]) + (f"; and {len(fields) - 3} more" if len(fields) > 3 else "")
+        raise InputError(
+            f"{file}: not a manifest of pamp_pipelines ({listed}). If it is another program's, name another folder; "
+            "otherwise delete the artifact and make it again."
+        ) from None
+    except ValueError as error:
         raise InputError(f"{file}: not a readable manifest ({error}). Delete the artifact and make it again.") from None
 
 
