@@ -265,3 +265,16 @@ def test_reader_counts_what_it_fills(build: Any, imported: Any) -> None:
     with pytest.raises(VerificationFailed, match=r"of 12048 elements of model\.embed_tokens\.weight"):
         reader.rows(replace(item, chunks=item.chunks[1:]), 0, 251)
     reader.close()
+
+
+def test_a_legacy_common_state_beside_the_index_is_not_opened(
+    build: Any, weights: Any, reference: Any, exported: Any, tmp_path: Path
+) -> None:
+    """Megatron before 0.19 pickled its common state into `common.pt`; weights do not need it, and it may hold code."""
+    source = build("qwen3", False, "bfloat16")
+    original = weights(source)
+    directory = tmp_path / "iter_0000020"
+    write_checkpoint(directory, trained(original, "qwen3", False, reference), tensor_parallel)
+    (directory / "common.pt").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    result = weights(exported(directory, source))
+    assert all(torch.equal(result[name], tensor) for name, tensor in original.items())
