@@ -34,8 +34,8 @@ def test_a_full_disk_ends_an_import_with_its_name(config_of: Any, small_disk: An
 def test_a_full_disk_ends_an_export_and_leaves_an_earlier_one(config_of: Any, small_disk: Any, tmp_path: Path) -> None:
     source = write_model(tmp_path / "source", config_of("llama"))
     import_hf(plain_import_job(source, tmp_path / "imported"))
-    disk = small_disk((source / "model.safetensors").stat().st_size * 3 // 2)
     first = export_hf(plain_export_job(tmp_path / "imported", tmp_path / "whole"))
+    disk = small_disk((source / "model.safetensors").stat().st_size * 3 // 2)
     (disk / "exported").mkdir()
     for file in first.path.iterdir():
         (disk / "exported" / file.name).write_bytes(file.read_bytes())
