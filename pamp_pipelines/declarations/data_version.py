@@ -6,8 +6,8 @@ from typing import Any
 
 from pamp_pipelines.declarations.base import Declaration
 
-IRRELEVANT = frozenset({"description", "owners", "cron", "profile"})
-"""Top-level fields that change neither bytes nor scores: text for people, and when and where a run happens."""
+IRRELEVANT = frozenset({"description", "owners", "cron", "profile", "worse_factor"})
+"""Top-level fields that change neither bytes nor scores: texts, when and where a run happens, a limit of warnings."""
 
 
 def relevant(declaration: Declaration) -> dict[str, Any]:
