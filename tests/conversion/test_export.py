@@ -278,3 +278,25 @@ def test_a_legacy_common_state_beside_the_index_is_not_opened(
     (directory / "common.pt").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     result = weights(exported(directory, source))
     assert all(torch.equal(result[name], tensor) for name, tensor in original.items())
+
+
+def test_a_vocabulary_padded_for_four_ranks(weights: Any, exported: Any, config_of: Any, tmp_path: Path) -> None:
+    """151669 rows at tensor parallel 4: Megatron pads to a multiple of 512, and the last rank's rows end in padding."""
+    from pamp_pipelines.conversion.layout import layout_of
+
+    rows, padded, width = 151_669, 152_064, 8
+    config = config_of("qwen3", tied=True, vocab_size=rows, hidden_size=width, num_hidden_layers=1)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").write_text(json.dumps(config))
+    tensors = {key: torch.randn(shape).to(torch.bfloat16) for _, key, shape in layout_of(config).tensors()}
+    name = "embedding.word_embeddings.weight"
+    tensors[name] = torch.cat([tensors[name], torch.zeros(padded - rows, width, dtype=torch.bfloat16)])
+
+    def four_ranks(key: str, tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        if key != name:
+            return whole(key, tensor)
+        return [((rank * padded // 4, 0), (padded // 4, width)) for rank in range(4)]
+
+    write_checkpoint(tmp_path / "checkpoint", tensors, four_ranks)
+    found = weights(exported(tmp_path / "checkpoint", tmp_path / "source"))
+    assert torch.equal(found["model.embed_tokens.weight"], tensors[name][:rows])
