@@ -16,7 +16,7 @@ from typing import Any
 from pamp_pipelines.conversion.tensor_hash import tensors_hash
 from pamp_pipelines.conversion.torch_dist import read_checkpoint
 from pamp_pipelines.errors import InputError, MissingInput
-from pamp_pipelines.lake.artifact import read_artifact, read_manifest
+from pamp_pipelines.lake.artifact import read_artifact, read_manifest, verify_files
 from pamp_pipelines.lake.atomic import fsync_dir, fsync_file, write_text
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.integrity import memory_of, remember, require_intact, require_intact_artifact
@@ -58,7 +58,7 @@ def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
 
     Raises:
         MissingInput: there is no such checkpoint; names those that the version has.
-        VerificationFailed: its files are missing or damaged.
+        VerificationFailed: its files are missing or of another size.
     """
     run_dir = lake.version_dir(key.model, key.training_config, key.version)
     if not record_path(run_dir, key.step).is_file():
@@ -67,13 +67,25 @@ def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
             "pretrained_checkpoint", f"{key.model}|{key.training_config}", f"No checkpoint {key}; kept steps: {known}."
         )
     manifest = read_record(run_dir, key.step)
+    verify_files(run_dir, manifest)
     assert manifest.location is not None
     if not (Path(manifest.location) / ".metadata").is_file():
         raise InputError(f"{manifest.location}: the checkpoint that {key} points to is gone; materialise it again.")
+    return manifest
+
+
+def read_intact(lake: Lake, key: CheckpointKey) -> Manifest:
+    """``read_kept``, and the files have the content that they were recorded with.
+
+    Raises:
+        MissingInput, InputError, VerificationFailed: as ``read_kept``; the last also for damaged content.
+    """
+    manifest = read_kept(lake, key)
+    assert manifest.location is not None
     if manifest.files:
+        run_dir = lake.version_dir(key.model, key.training_config, key.version)
         require_intact(run_dir, manifest, memory_of(record_path(run_dir, key.step)))
-    elif not Path(manifest.location).is_relative_to(run_dir):
-        # step 0 of an import, whose files are that artifact's: <artifact>/checkpoint/release
+    else:  # step 0 of an import, whose files are that artifact's: <artifact>/checkpoint/release
         require_intact_artifact(read_artifact(Path(manifest.location).parents[1]))
     return manifest
 

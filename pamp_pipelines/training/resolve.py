@@ -20,7 +20,7 @@ from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.job import HeldOutShards, TrainJob, WeightedShards
-from pamp_pipelines.training.kept import read_kept
+from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides
 from pamp_pipelines.training.saved import has_weights
@@ -267,7 +267,7 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey) -> ExportJob:
 
     Raises:
         MissingInput: there is no such checkpoint, or its model was not converted.
-        VerificationFailed: files of the checkpoint are missing or of another size.
+        VerificationFailed: files of the checkpoint are missing or damaged.
     """
-    read_kept(lake, key)
+    read_intact(lake, key)
     return conversion.export_job(catalog, lake, key)
