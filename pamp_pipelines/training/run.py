@@ -14,6 +14,7 @@ from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import read_record, record_import, record_saved, recorded_steps
 from pamp_pipelines.training.lease import lease
 from pamp_pipelines.training.outcome import write_manifest
+from pamp_pipelines.training.requirements import require_megatron
 from pamp_pipelines.training.restart import prepare
 from pamp_pipelines.training.resume import require_same_run
 from pamp_pipelines.training.saved import Saved
@@ -92,6 +93,8 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched:
 
 def _run(job: TrainJob, job_file: Path, keeper: "_Keeper", lock: int, worker: str) -> None:
     require_space(job)
+    if worker == WORKER and job.profile.launcher == "local":
+        require_megatron("Training")
     try:
         run_worker(
             worker,
