@@ -44,7 +44,7 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
         WorkerCanceled: somebody asked the worker to stop.
         LeaseTaken: another process trains this version.
         ResumeRefused: the version's checkpoints are of another run.
-        DiskFull: there is no room for two saves.
+        TooLittleSpace: there is no room for two saves.
     """
     if finished := find(job.run_dir, job.id):
         _announce_all(job, on_event)

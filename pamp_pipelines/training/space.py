@@ -12,7 +12,7 @@ _SAVES = 2
 """The newest checkpoint stays until the next is complete."""
 
 
-class DiskFull(PampError):
+class TooLittleSpace(PampError):
     """Too little room for the checkpoints of a run; a retry helps once there is some."""
 
 
@@ -22,7 +22,7 @@ def require_space(job: TrainJob) -> None:
     A save that is there already and will be deleted when the next is complete counts as room for one.
 
     Raises:
-        DiskFull: says what is needed, what is free, and where.
+        TooLittleSpace: says what is needed, what is free, and where.
     """
     size = checkpoint_bytes(job)
     saved = Saved(job.checkpoints_dir)
@@ -30,7 +30,7 @@ def require_space(job: TrainJob) -> None:
     needed = size * max(1, _SAVES - min(len(rolling), _SAVES - 1))
     free = free_bytes(job.run_dir)
     if free < needed:
-        raise DiskFull(
+        raise TooLittleSpace(
             f"{job.run_dir}: {free / 1e9:.1f} GB are free; a save of {job.name} takes {size / 1e9:.1f} GB and "
             f"{needed / 1e9:.1f} GB are needed to start: make room, or let PAMP_LAKE name another disk."
         )

@@ -9,7 +9,7 @@ from pamp_pipelines.errors import WorkerFailed
 from pamp_pipelines.lake.manifest import ArtifactRef
 from pamp_pipelines.training.footprint import checkpoint_bytes
 from pamp_pipelines.training.resume import ResumeRefused, changes
-from pamp_pipelines.training.space import DiskFull
+from pamp_pipelines.training.space import TooLittleSpace
 
 OTHER_SHARDS = ArtifactRef(kind="tokenized_shards", id="a" * 64, content="f" * 64)
 
@@ -23,7 +23,7 @@ def test_a_run_without_room_for_two_saves_does_not_start(bench, monkeypatch):
     job = bench.job()
     size = checkpoint_bytes(job)
     free(monkeypatch, 2 * size - 1)
-    with pytest.raises(DiskFull, match=r"v0001: .* GB are free; a save of model/config/v0001 takes .* make room"):
+    with pytest.raises(TooLittleSpace, match=r"v0001: .* GB are free; a save of model/config/v0001 takes .* make room"):
         bench.train(job)
     assert bench.said("started") == []
     free(monkeypatch, 2 * size)
@@ -36,7 +36,7 @@ def test_the_checkpoint_that_the_next_replaces_is_room_for_it(bench, monkeypatch
         bench.train()
     assert bench.steps() == [2, 4]
     free(monkeypatch, checkpoint_bytes(bench.job()) - 1)
-    with pytest.raises(DiskFull):
+    with pytest.raises(TooLittleSpace):
         bench.train()
     free(monkeypatch, checkpoint_bytes(bench.job()))
     assert bench.train().manifest.stats["resumed_from"] == 4
