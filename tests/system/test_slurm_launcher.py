@@ -71,7 +71,7 @@ def test_ranks_of_two_nodes_meet(slurm: SlurmCluster, bench: Bench) -> None:  # 
     started = {e.data["rank"]: e.data["node"] for e in seen if e.kind == "started"}
     assert started == {0: "n1", 1: "n2"}  # in the order of the nodes
     assert [e.data["total"] for e in seen if e.kind == "metric"] == [3.0, 3.0]
-    assert slurm.jobs() == []
+    wait_for(lambda: slurm.jobs() == [], 10, "end of the job in the queue")
 
 
 def test_a_worker_without_torchrun_runs_on_one_node(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
@@ -102,7 +102,7 @@ def test_cancel_lets_all_ranks_save_and_leaves_no_job(slurm: SlurmCluster, bench
     with pytest.raises(KeyboardInterrupt):
         run_worker(module, bench.job, bench.run_dir, nproc=2, profile=profile(), on_event=interrupt)
     assert sorted(p.name for p in bench.run_dir.glob("saved*")) == ["saved0", "saved1"]
-    assert slurm.jobs() == []
+    wait_for(lambda: slurm.jobs() == [], 10, "end of the job in the queue")
     bench.assert_all_dead(0.5)
 
 
@@ -120,7 +120,7 @@ def test_a_deaf_worker_is_killed_after_its_grace(slurm: SlurmCluster, bench: Ben
     launcher, handle = submit(bench, module, profile(nodes=1, grace_s=0), None)
     wait_for(lambda: "deaf" in launcher.logs(handle)[0], 20, "start")
     assert launcher.cancel(handle).reason == "canceled"
-    assert slurm.jobs() == []
+    wait_for(lambda: slurm.jobs() == [], 10, "end of the job in the queue")
     bench.assert_all_dead(2)
 
 
@@ -130,7 +130,7 @@ def test_a_queued_job_is_taken_out_of_the_queue(slurm: SlurmCluster, bench: Benc
     status = launcher.poll(handle)
     assert (status.reason, status.running) == ("queued", True)
     assert launcher.cancel(handle).reason == "canceled"
-    assert slurm.jobs() == []
+    wait_for(lambda: slurm.jobs() == [], 10, "end of the job in the queue")
 
 
 def test_scancel_by_somebody_else_is_a_cancel(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
