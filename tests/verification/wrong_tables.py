@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pamp_pipelines.conversion import importer
+from pamp_pipelines.conversion import declared
 from pamp_pipelines.conversion.architectures import Architecture, Entry, Op, architecture_of
 from pamp_pipelines.conversion.import_work import run_import
 from pamp_pipelines.conversion.job import plain_import_job
@@ -53,6 +53,7 @@ def import_with(table: Architecture, config: dict[str, Any], source: Path, targe
     """The checkpoint that the importer writes by a table, in this process."""
     layout = Layout(table, config, table.dimensions(config))
     job = plain_import_job(source, target, workers=1)
-    with mock.patch.object(importer, "layout_of", return_value=layout):
+    with mock.patch.object(declared, "layout_of", return_value=layout) as asked:
         run_import(job, target, EventLog(target / "events.jsonl"))
+    assert asked.called, "the importer took its table from elsewhere: nothing was wrong in this import"
     return target / "checkpoint" / "release"
