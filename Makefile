@@ -13,6 +13,8 @@ export PAMP_PROJECT = $(CURDIR)
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
+# Two processes, a file of tests in one of them: the expensive fixtures of a file are made once.
+SPREAD := -n 2 --dist loadfile
 
 .PHONY: help setup demo test test-fast test-slurm lint dev lock clean
 
@@ -51,7 +53,7 @@ demo: $(STAMP)  ## Materialise the whole chain on real input and print the leade
 	@$(BIN)/pamp demo
 
 test: $(STAMP) lint  ## All tests, quick ones first
-	@$(BIN)/pytest -q -m "not slow and not system"
+	@$(BIN)/pytest -q -m "not slow and not system" $(SPREAD)
 	# the Slurm cluster's tests are not steady beside other load yet: `make test-slurm` runs them
 	$(BIN)/pytest -q -m "slow or system" --ignore=tests/system
 
@@ -59,7 +61,7 @@ test-slurm: $(STAMP)  ## Slurm for real: two nodes of a cluster that the tests s
 	@$(BIN)/pytest -q -m system tests/system
 
 test-fast: $(STAMP)  ## The quick tests only
-	@$(BIN)/pytest -q -m "not slow and not system"
+	@$(BIN)/pytest -q -m "not slow and not system" $(SPREAD)
 
 lint: $(STAMP)  ## ruff, mypy, direction of imports
 	@$(BIN)/ruff check .
