@@ -16,6 +16,7 @@ from pamp_pipelines.commands.materialize import demo, materialize
 from pamp_pipelines.commands.new import new
 from pamp_pipelines.commands.plan import plan
 from pamp_pipelines.commands.reindex import reindex
+from pamp_pipelines.commands.report import report
 from pamp_pipelines.commands.schema import schema
 from pamp_pipelines.commands.tokenize import tokenize
 from pamp_pipelines.commands.trace import trace
@@ -24,7 +25,7 @@ from pamp_pipelines.commands.verify import verify_checkpoint
 
 COMMANDS = (
     *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, plan, train, export_hf),
-    *(evaluate, compare, evict, inspect, trace, new, reindex, schema),
+    *(evaluate, compare, report, evict, inspect, trace, new, reindex, schema),
 )
 
 

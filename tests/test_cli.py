@@ -43,7 +43,7 @@ def answer(result: Result) -> dict[str, Any]:
 
 
 def test_the_commands_of_the_manual_exist() -> None:
-    manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate compare evict "
+    manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate compare report evict "
     manual += "demo new reindex inspect"
     assert {*manual.split(), "plan", "schema", "trace"} == NAMES
 

@@ -1,6 +1,8 @@
 """The leaderboard on a terminal: one metric a task, and perplexity before and after; the report has them all."""
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +14,23 @@ Row = Mapping[str, str]
 _ALWAYS = ("token_perplexity", "unigram_perplexity", "bits_per_byte")
 """Metrics of a perplexity task: all three are shown."""
 _KEYS = ("model", "training_config", "version", "step", "tokens_seen")
+
+
+def summary(folder: Path) -> tuple[list[Row], list[str]]:
+    """Rows of the leaderboard in a folder, and the lines that tell it: both tables and where the page is."""
+    from pamp_pipelines.evaluation.frames import PREFERRED
+    from pamp_pipelines.evaluation.leaderboard import PAGE, WIDE, read_headlines
+
+    file = folder / WIDE
+    rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
+    lines = [
+        *table(rows, PREFERRED),
+        "",
+        *headline_table(read_headlines(folder)),
+        "",
+        f"report       {folder / PAGE}",
+    ]
+    return list(rows), lines
 
 
 def table(rows: Sequence[Row], preferred: Sequence[str]) -> Iterator[str]:

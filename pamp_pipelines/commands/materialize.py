@@ -1,14 +1,12 @@
 """``pamp materialize`` and ``pamp demo``: run assets on the project's Dagster instance."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pamp_pipelines.commands.command import Outcome, command, discover, require
-from pamp_pipelines.commands.leaderboard import headline_table
-from pamp_pipelines.commands.leaderboard import table as leaderboard_table
+from pamp_pipelines.commands.leaderboard import summary
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.project import Project
 
@@ -35,28 +33,21 @@ def demo(project: Path | None) -> Outcome:
 
     A second run finds all done within seconds.
     """
-    from pamp_pipelines.evaluation.frames import PREFERRED
-    from pamp_pipelines.evaluation.leaderboard import read_headlines
+    from pamp_pipelines.evaluation.leaderboard import PAGE
     from pamp_pipelines.lake.store import Lake
 
     found = discover(project)
     partitions = _materialize(found, None, None, True)
     reports = Lake(found.lake).reports_dir
-    table = reports / "leaderboard.csv"
-    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines())) if table.is_file() else []
-    report = reports / "index.html"
+    rows, told = summary(reports)
     lines = [
         *(_line(p) for p in partitions),
         "",
-        *leaderboard_table(rows, PREFERRED),
-        "",
-        *headline_table(read_headlines(reports)),
-        "",
-        f"report       {report}",
+        *told,
         "UI           make dev, then http://127.0.0.1:3000",
         f"lineage      pamp trace {reports}",
     ]
-    data = {"partitions": [_data(p) for p in partitions], "leaderboard": rows, "report": str(report)}
+    data = {"partitions": [_data(p) for p in partitions], "leaderboard": rows, "report": str(reports / PAGE)}
     return Outcome(data, lines)
 
 

@@ -26,23 +26,24 @@ from pamp_pipelines.training.metrics import read_metrics
 KIND = "leaderboard"
 STAGE_VERSION = 2
 METRICS = "metrics.jsonl"
-TABLE = "leaderboard.parquet"
+TABLE, WIDE, PAGE = "leaderboard.parquet", "leaderboard.csv", "index.html"
 
 
-def build_leaderboard(lake: Lake, on_event: OnEvent = ignore) -> Artifact:
+def build_leaderboard(lake: Lake, on_event: OnEvent = ignore, output: Path | None = None) -> Artifact:
     """Build ``leaderboard`` from all scores in the lake, or return it when nothing changed since.
 
     Files: ``leaderboard.parquet`` (a row per score), ``leaderboard.csv`` (a row per checkpoint), ``leaderboard.png``
     (scores against tokens), ``losses.png`` where a run has logged losses, ``index.html``.
 
     Args:
-        lake: the lake; the artifact goes to its reports.
+        lake: the lake.
         on_event: gets started, finished, and a warning for each scores file that cannot be read.
+        output: folder of the artifact; default: the lake's reports.
     """
     artifacts = list(lake.artifacts(SCORES_KIND))
     runs = training_runs(lake)
     id = _identity(artifacts, runs)
-    final = lake.reports_dir
+    final = output or lake.reports_dir
     with lock(final):
         if found := find(final, id):
             return found
@@ -83,7 +84,7 @@ def _write(
     long = long_table(artifacts, on_event)
     wide = wide_table(long)
     long.to_parquet(folder / TABLE, index=False)
-    wide.to_csv(folder / "leaderboard.csv", index=False, lineterminator="\n")
+    wide.to_csv(folder / WIDE, index=False, lineterminator="\n")
     pictures = {}
     if len(long):
         pictures["scores"] = score_chart(long, primary(long))
@@ -97,7 +98,7 @@ def _write(
     if losses := {name: curves for name, curves in losses.items() if curves}:
         pictures["losses"] = loss_chart(losses)
         (folder / "losses.png").write_bytes(pictures["losses"])
-    (folder / "index.html").write_text(render(long, artifacts, Index(lake), pictures, costs(runs)), encoding="utf-8")
+    (folder / PAGE).write_text(render(long, artifacts, Index(lake), pictures, costs(runs)), encoding="utf-8")
     stats |= {"rows": len(long), "checkpoints": len(wide), "evaluations": int(long["evaluation"].nunique())}
 
 
