@@ -34,17 +34,19 @@ def plan(
     from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.declarations.hf_config import read_hf_config
     from pamp_pipelines.training.accelerators import accelerator
-    from pamp_pipelines.training.overrides import apply_overrides
+    from pamp_pipelines.training.overrides import apply_overrides, require_free
     from pamp_pipelines.training.planning import plan as forecast
 
     catalog = load_catalog(discover(project))
     catalog.require_pair(model, config)
     file = str(catalog.file_of("training_config", config))
     declared = apply_overrides(catalog.training_config(config), overrides, file)
-    compute = catalog.profile(profile or declared.profile)
+    profile = profile or declared.profile
+    compute = catalog.profile(profile)
+    require_free(overrides, compute, str(catalog.file_of("profile", profile)))
     found = forecast(
         read_hf_config(catalog.project, catalog.model(model)),
-        declared,
+        compute.lay_out(declared),
         gpus=gpus or compute.world_size,
         accelerator=accelerator(gpu_type),
         price_per_gpu_hour=compute.price_per_gpu_hour,

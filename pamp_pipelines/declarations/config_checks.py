@@ -21,7 +21,8 @@ def check_training_config(
     config = catalog.training_config(name)
     profile = profile or config.profile
     if profile in catalog.profiles:
-        _check_processes(subject, config, catalog.profile(profile), profile)
+        layout = layout_subject(subject, profile)
+        _check_processes(subject, layout, laid_out(catalog, name, profile), catalog.profile(profile), profile)
     _check_schedule(subject, config)
     _check_precision(subject, config, cuda)
     for argument, message in passthrough_problems(config.megatron_args).items():
@@ -33,11 +34,28 @@ def check_training_config(
         subject.error("cron", problem)
 
 
-def _check_processes(subject: Subject, config: TrainingConfig, profile: ComputeProfile, profile_name: str) -> None:
+def laid_out(catalog: Catalog, name: str, profile: str | None) -> TrainingConfig:
+    """A training config as a profile runs it; default: the profile that it names, which may not exist."""
+    config = catalog.training_config(name)
+    compute = catalog.profiles.get(profile or config.profile)
+    return compute.lay_out(config) if compute else config
+
+
+def layout_subject(config: Subject, profile: str | None) -> Subject:
+    """The file that has the last word about the parallel groups of a training config under check."""
+    name = profile or config.catalog.training_config(config.name).profile
+    compute = config.catalog.profiles.get(name)
+    sets_it = compute is not None and compute.parallelism is not None
+    return Subject(config.catalog, config.report, "profile", name) if sets_it else config
+
+
+def _check_processes(
+    subject: Subject, layout: Subject, config: TrainingConfig, profile: ComputeProfile, profile_name: str
+) -> None:
     parallel = config.parallelism
     where = f"the {profile.world_size} processes of profile {profile_name!r}"
     if profile.world_size % parallel.model_parallel:
-        subject.error(
+        layout.error(
             "parallelism",
             f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context} = "
             f"{parallel.model_parallel} does not divide {where}: change one of them, or "
@@ -54,7 +72,7 @@ def _check_processes(subject: Subject, config: TrainingConfig, profile: ComputeP
         )
     experts = parallel.tensor * parallel.pipeline * parallel.expert
     if parallel.expert > 1 and profile.world_size % experts:
-        subject.error("parallelism.expert", f"tensor x pipeline x expert = {experts} does not divide {where}")
+        layout.error("parallelism.expert", f"tensor x pipeline x expert = {experts} does not divide {where}")
 
 
 def _check_schedule(subject: Subject, declared: TrainingConfig) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.declarations.config_checks import check_training_config
+from pamp_pipelines.declarations.config_checks import check_training_config, laid_out, layout_subject
 from pamp_pipelines.declarations.report import Report, Subject
 from pamp_pipelines.declarations.source_checks import check_corpus, check_evaluation, check_model
 
@@ -45,31 +45,44 @@ def check_pair(
     hf_config = check_model(catalog, model, report)
     check_training_config(catalog, config, report, profile=profile, cuda=cuda)
     if hf_config is not None:
-        check_architecture(catalog, model, config, hf_config, report)
+        check_architecture(catalog, model, config, hf_config, report, profile=profile)
     return report
 
 
-def check_architecture(catalog: Catalog, model: str, config: str, hf_config: dict[str, Any], report: Report) -> None:
-    """The config's sizes against the model's, by the rules of Megatron's TransformerConfig and validate_args."""
+def check_architecture(
+    catalog: Catalog,
+    model: str,
+    config: str,
+    hf_config: dict[str, Any],
+    report: Report,
+    *,
+    profile: str | None = None,
+) -> None:
+    """The config's sizes against the model's, by the rules of Megatron's TransformerConfig and validate_args.
+
+    Args:
+        profile: compute profile instead of the declared one.
+    """
     subject = Subject(catalog, report, "training_config", config)
-    declared = catalog.training_config(config)
+    layout = layout_subject(subject, profile)
+    declared = laid_out(catalog, config, profile)
     parallel, length = declared.parallelism, declared.sequence_length
     tensor, pipeline = parallel.tensor, parallel.pipeline
 
     heads = _size(hf_config, "num_attention_heads")
     if heads and heads % tensor:
-        subject.error("parallelism.tensor", f"{tensor} does not divide the {heads} attention heads of model {model!r}")
+        layout.error("parallelism.tensor", f"{tensor} does not divide the {heads} attention heads of model {model!r}")
     groups = _size(hf_config, "num_key_value_heads") or heads
     # Fewer KV heads than ranks: each is replicated on the same number of ranks.
     if groups and groups % tensor and tensor % groups:
         message = f"{tensor} is neither a divisor nor a multiple of the {groups} key-value heads of model {model!r}"
-        subject.error("parallelism.tensor", message)
+        layout.error("parallelism.tensor", message)
     ffn = _size(hf_config, "intermediate_size")
     if ffn and ffn % tensor:
-        subject.error("parallelism.tensor", f"{tensor} does not divide the intermediate size {ffn} of model {model!r}")
+        layout.error("parallelism.tensor", f"{tensor} does not divide the intermediate size {ffn} of model {model!r}")
     layers = _size(hf_config, "num_hidden_layers")
     if layers and layers % pipeline:
-        subject.error("parallelism.pipeline", f"{pipeline} does not divide the {layers} layers of model {model!r}")
+        layout.error("parallelism.pipeline", f"{pipeline} does not divide the {layers} layers of model {model!r}")
     positions = _size(hf_config, "max_position_embeddings")
     if positions and length > positions:
         message = f"{length} is more than the {positions} positions (max_position_embeddings) of model {model!r}"
@@ -86,7 +99,7 @@ def check_architecture(catalog: Catalog, model: str, config: str, hf_config: dic
     )
     if parallel.expert > 1 and (experts is None or experts % parallel.expert):
         message = f"{parallel.expert} does not divide the {experts} experts of model {model!r}"
-        subject.error(
+        layout.error(
             "parallelism.expert", message if experts else f"model {model!r} is dense, it has no experts: take 1"
         )
 

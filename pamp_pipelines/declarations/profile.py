@@ -8,6 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pamp_pipelines.declarations.base import Declaration, Inconsistent
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
 from pamp_pipelines.declarations.slurm import SlurmOptions
+from pamp_pipelines.declarations.training_config import Parallelism, TrainingConfig
 
 _SECRET = re.compile(r"(?<![A-Z])(?!P_?KEY)[A-Z]*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_|$)", re.IGNORECASE)
 """Names of secrets. ``TOKENIZERS_PARALLELISM`` is none, nor is InfiniBand's partition key (``NCCL_IB_PKEY``)."""
@@ -27,12 +28,19 @@ class ComputeProfile(Declaration):
     """Machines of one run."""
     processes_per_node: PositiveInt = 1
     """Training processes on a machine: one for each GPU."""
+    parallelism: Parallelism | None = None
+    """Sizes of the parallel groups here, in place of the whole block of the training config."""
+    micro_batch_size: PositiveInt | None = None
+    """Samples in one forward pass of one process here, in place of the training config's."""
     threads_per_process: PositiveInt | None = None
     """OMP_NUM_THREADS of a worker; default: the machine's cores divided by its processes, on Slurm one."""
     env: dict[str, str] = {}
     """Environment variables of the workers. Secrets are refused: they come from the environment of the caller."""
     price_per_gpu_hour: PositiveFloat | None = None
     """Price of one GPU for an hour, in any currency; `pamp plan` forecasts the cost of a run with it."""
+    export_budget_gb: PositiveFloat | None = None
+    """Gigabytes (10^9 bytes) that all exports of the lake may take together; beyond, the least recently scored ones are
+    evicted, and made again when they are needed. Default: no limit."""
     stall_timeout_s: PositiveFloat = 1800.0
     """Seconds without an event after which a worker counts as hung and is ended."""
     timeout_s: PositiveFloat | None = None
@@ -71,6 +79,15 @@ class ComputeProfile(Declaration):
         if self.launcher == "kubernetes" and not self.kubernetes.image:
             raise Inconsistent(("kubernetes.image", "is missing: name an image that has pamp_pipelines installed"))
         return self
+
+    def lay_out(self, config: TrainingConfig) -> TrainingConfig:
+        """The config as these machines run it: the same mathematics, so the declared config names what comes out."""
+        return config.model_copy(update={name: getattr(self, name) for name in self.layout_fields})
+
+    @property
+    def layout_fields(self) -> tuple[str, ...]:
+        """Fields of a training config that this profile sets itself."""
+        return tuple(name for name in ("parallelism", "micro_batch_size") if getattr(self, name) is not None)
 
     @property
     def world_size(self) -> int:

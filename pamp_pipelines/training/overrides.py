@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import TOKEN_FIELDS, TrainingConfig
 from pamp_pipelines.declarations.validate import error_message
 from pamp_pipelines.declarations.yaml_loader import plain_value
@@ -40,6 +41,22 @@ def apply_overrides(config: TrainingConfig, overrides: Sequence[str], file: str)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'config'}: {_problem(e)}" for e in error.errors())
         raise InputError(f"{file} with --set {' '.join(overrides)}: {problems}") from None
+
+
+def require_free(overrides: Sequence[str], profile: ComputeProfile, file: str) -> None:
+    """Raises InputError for an override of a field that the compute profile sets itself: it would have no effect.
+
+    Args:
+        overrides: ``key=value``.
+        profile: where the run is to be.
+        file: of the profile, for the message.
+    """
+    lost = [key for key in overrides if key.partition("=")[0].partition(".")[0] in profile.layout_fields]
+    if lost:
+        itself = " and ".join(profile.layout_fields)
+        raise InputError(
+            f"--set {' '.join(lost)} has no effect: {file} sets {itself} itself. Change it there, or take another --profile."
+        )
 
 
 def _problem(error: ErrorDetails) -> str:

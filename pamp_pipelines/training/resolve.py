@@ -22,7 +22,7 @@ from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.job import HeldOutShards, TrainJob, WeightedShards
 from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.outcome import KIND
-from pamp_pipelines.training.overrides import apply_overrides
+from pamp_pipelines.training.overrides import apply_overrides, require_free
 from pamp_pipelines.training.saved import has_weights
 from pamp_pipelines.training.versions import select_version
 
@@ -72,7 +72,8 @@ def train_job(
     Args:
         model: name of the model.
         config: name of the training config.
-        profile: compute profile; default: the one that the training config names.
+        profile: compute profile; default: the one that the training config names. It may set another layout, which
+            changes neither the identity nor the global batch.
         fresh: begin a new version although one of equal inputs exists.
         overrides: ``key=value`` with dotted keys, over the declared training config; they change the identity.
         claim: make the version's directory; False for a dry run.
@@ -87,6 +88,7 @@ def train_job(
     declared = apply_overrides(catalog.training_config(config), overrides, str(file))
     profile_name = profile or declared.profile
     compute = catalog.profile(profile_name)
+    require_free(overrides, compute, str(catalog.file_of("profile", profile_name)))
     catalog = catalog.with_training_config(config, declared)
     check_pair(catalog, model, config, profile=profile_name).raise_errors()
     inputs = find_inputs(catalog, lake, model, tuple(sorted(declared.corpora)))
@@ -193,7 +195,7 @@ def _job(
     weights = inputs.initial.path / "checkpoint"
     run_dir = lake.version_dir(model, config, version).absolute()
     remainders, declared_as = declared.remainders(), declared.model_dump(mode="json")
-    declared = declared.in_iterations()
+    declared = compute.lay_out(declared).in_iterations()
     return TrainJob(
         name=f"{model}/{config}/{run_dir.name}",
         run_dir=run_dir,

@@ -228,6 +228,23 @@ def test_one_pair_before_a_launch(project: Project, edit: Edit) -> None:
         check_pair(catalog, "hf", "cfg")
 
 
+def test_a_layout_of_the_profile_is_checked_in_its_place(project: Project, edit: Edit) -> None:
+    """A profile that lays runs out itself has its own file named, and what it replaces does not count."""
+    edit("resources/eight.yaml", "node: 8", "node: 8\nmicro_batch_size: 1\nparallelism: {tensor: 2, pipeline: 2}")
+    catalog = load_catalog(project)
+    check_pair(catalog, "tiny", "cfg", profile="eight").raise_errors()
+    edit(CFG, "iterations: 10", "iterations: 10\nmicro_batch_size: 3\nparallelism: {tensor: 5}")
+    check_pair(load_catalog(project), "tiny", "cfg", profile="eight").raise_errors()
+    edit("resources/eight.yaml", "tensor: 2, pipeline: 2", "tensor: 1, pipeline: 8")
+    with pytest.raises(
+        DeclarationError, match=r"eight\.yaml:\d+: parallelism\.pipeline: 8 does not divide the 2 layers"
+    ):
+        check_pair(load_catalog(project), "tiny", "cfg", profile="eight").raise_errors()
+    edit("resources/eight.yaml", "pipeline: 8", "pipeline: 3")
+    with pytest.raises(DeclarationError, match=r"eight\.yaml:\d+: parallelism: tensor 1 x pipeline 3 x context 1 = 3"):
+        check_pair(load_catalog(project), "tiny", "cfg", profile="eight").raise_errors()
+
+
 @pytest.mark.parametrize("expression", ["0 3 * * 1", "*/15 0-6 1,15 jan-mar mon-fri", "@daily", "0 0 1 * 7"])
 def test_cron(expression: str) -> None:
     assert cron_problem(expression) is None

@@ -179,6 +179,30 @@ def test_a_profile_gives_the_processes_and_must_fit(catalog, lake):
         train_job(catalog, lake, "scratch", "both", profile="tow")
 
 
+def test_a_profile_may_lay_a_run_out_without_making_it_another(catalog, lake):
+    laid = ComputeProfile(
+        processes_per_node=4, parallelism=Parallelism(tensor=2, sequence_parallel=True), micro_batch_size=1
+    )
+    catalog = dataclasses.replace(catalog, profiles={**catalog.profiles, "laid": laid})
+    plain = train_job(catalog, lake, "scratch", "both", claim=False)
+    job = train_job(catalog, lake, "scratch", "both", profile="laid", claim=False)
+    assert (job.parallelism.tensor, job.micro_batch_size, job.data_parallel) == (2, 1, 2)
+    assert (plain.parallelism.tensor, plain.micro_batch_size) == (1, 2)
+    assert (job.id, job.run_dir, job.declaration) == (plain.id, plain.run_dir, plain.declaration)
+    bigger = changed(catalog, "both", global_batch_size=8)
+    assert train_job(bigger, lake, "scratch", "both", profile="laid", claim=False).id != plain.id
+
+
+def test_an_override_that_the_profile_would_undo_is_refused(catalog, lake):
+    profiles = {**catalog.profiles, "laid": ComputeProfile(parallelism=Parallelism())}
+    catalog = dataclasses.replace(catalog, profiles=profiles)
+    with pytest.raises(
+        InputError, match=r"--set parallelism\.tensor=2 has no effect: .*resources/laid\.yaml sets parallel"
+    ):
+        train_job(catalog, lake, "scratch", "both", profile="laid", overrides=["parallelism.tensor=2"])
+    train_job(catalog, lake, "scratch", "both", profile="laid", overrides=["micro_batch_size=1"], claim=False)
+
+
 def test_kept_steps(catalog):
     def kept(iterations=100, interval=30, keep_every=None, **evaluation):
         config = catalog.training_configs["both"].model_copy(
