@@ -55,7 +55,8 @@ def require_free(overrides: Sequence[str], profile: ComputeProfile, file: str) -
     if lost:
         itself = " and ".join(profile.layout_fields)
         raise InputError(
-            f"--set {' '.join(lost)} has no effect: {file} sets {itself} itself. Change it there, or take another --profile."
+            f"--set {' '.join(lost)} has no effect: {file} sets {itself} itself. Change it there, or take another "
+            "--profile."
         )
 
 
