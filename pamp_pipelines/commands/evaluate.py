@@ -63,9 +63,10 @@ def evaluate(
             settings={key: value for key, value in given.items() if value is not None},
             device=device,
         )
+        with progress() as on_event:
+            artifacts = run(job, on_event)
     else:
-        from pamp_pipelines.evaluation.export_cache import restore
-        from pamp_pipelines.evaluation.job import evaluate_job
+        from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
         from pamp_pipelines.lake.store import CheckpointKey, Lake
 
         changed = output or data or limit or batch_size or device != "auto"
@@ -78,10 +79,7 @@ def evaluate(
         catalog = load_catalog(found)
         lake = Lake(found.lake)
         with progress() as on_event:
-            restore(catalog, lake, key, on_event)
-        job = evaluate_job(catalog, lake, key, suites or list(catalog.evaluations))
-    with progress() as on_event:
-        artifacts = run(job, on_event)
+            artifacts = evaluate_checkpoint(catalog, lake, key, suites or list(catalog.evaluations), on_event)
     scores = [row for artifact in artifacts for row in _scores(artifact)]
     lines = [line for artifact in artifacts for line in (str(artifact.path), *check_lines(artifact.manifest.checks))]
     lines += [f"    {row['task']}  {row['metric']}  {row['value']:.4g}  (n {row['n']})" for row in scores]

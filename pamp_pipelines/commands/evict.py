@@ -15,19 +15,25 @@ def evict(project: Path | None, budget: str) -> Outcome:
     """Remove exports until all together fit into the budget.
 
     An export is a cache: it is made again, bit for bit, from its checkpoint when it is scored again. One that is being
-    scored is never removed.
+    scored, or was made and waits to be, is never removed. `export_budget_gb` in a profile does this by itself.
     """
+    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.evaluation.export_cache import evict as run
+    from pamp_pipelines.evaluation.export_cache import pending_exports
     from pamp_pipelines.lake.store import Lake
 
-    done = run(Lake(discover(project).lake), _bytes(budget))
+    found = discover(project)
+    lake = Lake(found.lake)
+    done = run(lake, _bytes(budget), pending_exports(load_catalog(found), lake))
     data = {
         "evicted": [{"path": str(path), "bytes": size} for path, size in done.evicted],
         "leased": [str(path) for path in done.leased],
+        "pending": [str(path) for path in done.pending],
         "bytes_left": done.bytes_left,
     }
     lines = [f"evicted  {size:>16,}  {path}" for path, size in done.evicted]
     lines += [f"in use   {path}" for path in done.leased]
+    lines += [f"pending  {path}" for path in done.pending]
     return Outcome(data, [*lines, f"exports take {done.bytes_left:,} bytes"])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
+from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.scores import SCORES, read_scores
 from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
@@ -89,10 +90,13 @@ def _predecessor(lake: Lake, key: CheckpointKey, evaluation: str) -> Predecessor
 
 def _export(lake: Lake, key: CheckpointKey) -> Artifact:
     path = lake.export_dir(key)
-    try:
-        export = require_intact_artifact(read_artifact(path))
-    except InputError:
-        raise MissingInput("hf_export", str(key)) from None
+    if (evicted := evicted_export(path)) is not None:
+        export = evicted  # its identity is known; whoever scores it makes it again
+    else:
+        try:
+            export = require_intact_artifact(read_artifact(path))
+        except InputError:
+            raise MissingInput("hf_export", str(key)) from None
     if failed := export.manifest.failed_checks:
         reasons = "; ".join(f"{check.name}: {check.description}" for check in failed)
         raise VerificationFailed(f"{path}: not scored, since the export failed a check that blocks: {reasons}")

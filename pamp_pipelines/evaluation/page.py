@@ -16,7 +16,7 @@ from pamp_pipelines.evaluation.frames import CHECKPOINT, primary
 from pamp_pipelines.evaluation.headline import headlines
 from pamp_pipelines.evaluation.pairs import pairs
 from pamp_pipelines.evaluation.scores import SAMPLES
-from pamp_pipelines.evaluation.trace import Index, walk
+from pamp_pipelines.evaluation.trace import Ancestor, Index, walk
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import MANIFEST, Manifest
 
@@ -245,7 +245,7 @@ def origins(long: pd.DataFrame, artifacts: Mapping[str, Artifact], index: Index)
                         "kind": ancestor.ref.kind,
                         "id": ancestor.ref.id,
                         "content": ancestor.ref.content,
-                        "state": "not in this lake" if ancestor.path is None else "changed" if ancestor.changed else "",
+                        "state": _state(ancestor),
                         "manifest": ancestor.manifest,
                         "facts": facts(ancestor.manifest) if ancestor.manifest and ancestor.depth else {},
                     },
@@ -259,6 +259,12 @@ def origins(long: pd.DataFrame, artifacts: Mapping[str, Artifact], index: Index)
         ]
         name = series_name(head) + step
         yield {"name": name, "settings": settings, "chain": list(seen.values()), "verdicts": verdicts}
+
+
+def _state(ancestor: Ancestor) -> str:
+    if ancestor.path is None:
+        return "not in this lake"
+    return "changed" if ancestor.changed else "evicted" if ancestor.evicted else ""
 
 
 def _setting(row: Mapping[Any, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.export_cache import EVICTED, evicted_export, evicted_exports
 from pamp_pipelines.lake.artifact import Verify, read_manifest, verify_files
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, Manifest
@@ -41,6 +42,11 @@ class Ancestor:
     manifest: Manifest | None
     changed: bool = False
 
+    @property
+    def evicted(self) -> bool:
+        """Whether it is an export whose files are away until it is needed again."""
+        return self.path is not None and self.path.name.endswith(EVICTED)
+
 
 class Index:
     """Manifests of a lake by id; reads each once."""
@@ -63,6 +69,7 @@ def manifests(lake: Lake) -> Iterator[tuple[Path, Manifest]]:
     for kind in KINDS:
         for artifact in lake.artifacts(kind):
             yield artifact.path / MANIFEST, artifact.manifest
+    yield from evicted_exports(lake)
     for key in lake.kept_checkpoints():
         file = lake.kept_record(key)
         try:
@@ -111,6 +118,8 @@ def _start(artifact: Path | str, lake: Lake, index: Index) -> tuple[Path, Manife
         return path / MANIFEST, read_manifest(path / MANIFEST)
     if path.is_file():
         return path, read_manifest(path)
+    if text and (evicted := evicted_export(path)) is not None:
+        text = evicted.id
     if text.count("/") == 3:
         file = lake.kept_record(CheckpointKey.parse(text))
         return file, read_manifest(file)
@@ -137,7 +146,7 @@ def file_lines(ancestor: Ancestor, root: Path, verify: Verify = "none") -> Itera
     folder = ancestor.path.parent
     if ancestor.ref.kind == "checkpoint":
         folder = folder.parent  # of kept/<step>.json
-    verify_files(folder, ancestor.manifest, verify)
+    verify_files(folder, ancestor.manifest, "none" if ancestor.evicted else verify)
     for entry in ancestor.manifest.files:
         yield f"{entry.bytes:>14,}  {entry.sha256}  {entry.path}"
     if ancestor.ref.kind == "raw_corpus":
@@ -159,5 +168,5 @@ def describe(ancestors: Iterable[Ancestor], root: Path) -> Iterator[str]:
         commit = str(ancestor.manifest.producer.get("git_commit") or "")[:12]
         dirty = "+" if ancestor.manifest.producer.get("git_dirty") else ""
         where = path.relative_to(root) if path.is_relative_to(root) else path
-        note = "  CHANGED since" if ancestor.changed else ""
+        note = "  CHANGED since" if ancestor.changed else "  evicted" if ancestor.evicted else ""
         yield f"{line}  {where}  {ancestor.manifest.created}  code {commit or 'unknown'}{dirty}{note}"

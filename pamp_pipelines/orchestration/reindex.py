@@ -12,6 +12,7 @@ import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.errors import PampError
+from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.store import CheckpointKey, Lake
@@ -158,6 +159,8 @@ def _artifacts(lake: Lake, asset: str, partition: str | None, current: str | Non
         case _:
             root = lake.reports_dir
     found = list(lake.artifacts_below(root, stage))
+    if stage == "hf_export" and (evicted := evicted_export(root)) is not None:
+        found.append(evicted)
     if stage == "tokenized_shards":
         # shards do not name the models that read them: only the declarations do
         found = [artifact for artifact in found if artifact.id == current]

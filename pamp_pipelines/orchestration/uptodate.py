@@ -6,6 +6,7 @@ from pamp_pipelines.conversion.job import import_job
 from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.errors import MissingInput, VerificationFailed
+from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.leaderboard import leaderboard_id
 from pamp_pipelines.lake.artifact import Artifact, find
@@ -26,9 +27,15 @@ def existing(catalog: Catalog, lake: Lake, selection: Selection, partition: str 
         outputs = wanted(catalog, lake, selection, partition or "")
     except (MissingInput, VerificationFailed):
         return None
-    found = [find(path, id) for path, id in outputs]
+    found = [_find(path, id) for path, id in outputs]
     sound = [a for a in found if a is not None and judged(a.manifest) and not a.manifest.failed_checks]
     return sound if len(sound) == len(outputs) else None
+
+
+def _find(path: Path, id: str) -> Artifact | None:
+    """A finished artifact; an export that was evicted counts as one, since whoever needs it makes it again."""
+    evicted = evicted_export(path)
+    return evicted if evicted is not None and evicted.id == id else find(path, id)
 
 
 def wanted(catalog: Catalog, lake: Lake, selection: Selection, partition: str) -> list[tuple[Path, str]]:

@@ -6,9 +6,7 @@ import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
-from pamp_pipelines.evaluation.export_cache import restore
-from pamp_pipelines.evaluation.job import evaluate_job
-from pamp_pipelines.evaluation.run import evaluate
+from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
 from pamp_pipelines.evaluation.spec import STAGE_VERSION
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
@@ -41,8 +39,7 @@ def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
         with stage(context, f"{PREFIX}/{asked[0]}") as on_event:
             key = CheckpointKey.parse(context.partition_key)
             tag_run(context, checkpoint_tags(key))
-            restore(pamp.catalog, pamp.lake, key, on_event)
-            scores = evaluate(evaluate_job(pamp.catalog, pamp.lake, key, asked), on_event)
+            scores = evaluate_checkpoint(pamp.catalog, pamp.lake, key, asked, on_event)
         for artifact in scores:
             yield result(artifact, score_details(artifact), asset=f"{PREFIX}/{artifact.path.name}")
 

@@ -4,6 +4,7 @@ import dagster as dg
 
 from pamp_pipelines.conversion.job import STAGE_VERSION
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.evaluation.export_cache import keep_within_budget
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
 from pamp_pipelines.orchestration.checks import check_specs
@@ -39,6 +40,8 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
             key = CheckpointKey.parse(context.partition_key)
             tag_run(context, checkpoint_tags(key))
             job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.lake, key)
-            return result(export_and_verify(job, loss, on_event))
+            artifact = export_and_verify(job, loss, on_event)
+            keep_within_budget(pamp.catalog, pamp.lake, key, on_event)
+            return result(artifact)
 
     return hf_export
