@@ -140,6 +140,14 @@ class TrainingConfig(Declaration):
     """Models it may train; default: every declared model."""
     corpora: Annotated[dict[Name, PositiveFloat], Field(min_length=1)]
     """The blend: corpus to weight, in shares of tokens; normalised to 1."""
+    max_epochs: dict[Name, PositiveFloat] = {}
+    """How often a corpus may be read at most, e.g. ``{wiki: 4}``; default: as often as the blend asks for."""
+    on_exhausted: Literal["refuse", "stop", "repeat"] = "refuse"
+    """What a run does that would read a corpus more often: not start, end after the last whole global batch within the
+    limits (the schedule is that of the shorter run), or read it again all the same."""
+    document_attention: Literal["cross", "masked"] = "cross"
+    """Whether tokens see those of earlier documents in their sample. ``masked``: attention and positions begin again
+    at each document, and its first token is not predicted from the one before."""
     sequence_length: PositiveInt
     """Tokens in a training sample."""
     tokens: Count | None = None
@@ -199,6 +207,11 @@ class TrainingConfig(Declaration):
         problems += self._unit_problems()
         if self.models is not None and not self.models:
             problems.append(("models", "is empty: list models, or leave the field out to train every declared one"))
+        problems += [
+            (f"max_epochs.{name}", "is no corpus of the blend: name one of `corpora`")
+            for name in self.max_epochs
+            if name not in self.corpora
+        ]
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:
             problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))

@@ -130,6 +130,7 @@ def _parallelism(job: TrainJob) -> dict[str, Any]:
 
 
 def _data(job: TrainJob) -> dict[str, Any]:
+    masked = job.document_attention == "masked"
     return {
         "seq_length": job.sequence_length,
         "train_iters": job.iterations,
@@ -138,6 +139,8 @@ def _data(job: TrainJob) -> dict[str, Any]:
         # the loaders are the pipeline's own: see data.py
         "dataloader_type": "external",
         "create_attention_mask_in_dataloader": False,
+        # documents are packed sequences to the model: see forward.py
+        **dict.fromkeys(("reset_position_ids", "reset_attention_mask", "eod_mask_loss"), masked),
         "tokenizer_type": "NullTokenizer",
         "vocab_size": job.vocab_size,
         "null_tokenizer_eod_id": job.eod_id,

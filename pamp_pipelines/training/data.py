@@ -25,13 +25,14 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import fsync_dir, fsync_file
 from pamp_pipelines.lake.hashing import sha256_json
 from pamp_pipelines.tokenization.indexed import IndexedReader
+from pamp_pipelines.training.blend import realised, write_realised
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.loop import validate_at_the_end
 from pamp_pipelines.training.telemetry import Reporter
 from pamp_pipelines.training.windows import HeldOutWindows, share_of_rank
 
 Batch = dict[str, torch.Tensor]
-"""``tokens`` and ``labels`` int64, ``loss_mask`` float32, each (batch, sequence length)."""
+"""``tokens``, ``labels`` and ``position_ids`` int64, ``loss_mask`` float32, each (batch, sequence length)."""
 
 
 class DatasetProvider:
@@ -56,6 +57,9 @@ class DatasetProvider:
             self.reporter.started(args.iteration)
         validate_at_the_end(args, args.iteration)
         train = _train_dataset(self.job, samples[0])
+        if self.reporter:
+            held = [len(IndexedReader(shards.prefix).tokens) for shards in self.job.train]
+            write_realised(self.job, realised(self.job, drawn(train, samples[0]), held))
         # other ranks get their batches from the first of their tensor-parallel group
         reads = mpu.get_tensor_model_parallel_rank() == 0
         heldout = self.job.heldout
@@ -65,28 +69,49 @@ class DatasetProvider:
 
 
 def _train_dataset(job: TrainJob, samples: int) -> Dataset:
-    """Megatron's blend of GPT datasets: shuffled samples of consecutive tokens, drawn by weight."""
     prefixes = [str(shards.prefix) for shards in job.train]
     weights = [shards.weight for shards in job.train]
-    total = sum(weights)
-
-    def build(index: Path) -> Dataset:
-        config = GPTDatasetConfig(
-            random_seed=job.data_seed,
-            sequence_length=job.sequence_length,
-            blend_per_split=[(prefixes, [weight / total for weight in weights]), None, None],
-            path_to_cache=str(index),
-            tokenizer=get_tokenizer(),
-            reset_position_ids=False,
-            reset_attention_mask=False,
-            eod_mask_loss=False,
-            create_attention_mask=False,
-        )
-        return BlendedMegatronDatasetBuilder(GPTDataset, [samples, None, None], lambda: True, config).build()[0]
-
     # all that Megatron's own cache key holds: files of other inputs must not be added to a finished folder
     key = sha256_json([*prefixes, *weights, samples, job.sequence_length, job.data_seed, job.vocab_size, job.eod_id])
-    return _with_index(job.run_dir / "index" / key[:12], build)
+    tokenizer = get_tokenizer()
+    return _with_index(job.run_dir / "index" / key[:12], lambda index: blended(job, samples, tokenizer, index))
+
+
+def blended(job: TrainJob, samples: int, tokenizer: Any, index: Path) -> Dataset:
+    """Megatron's blend of GPT datasets: shuffled samples of consecutive tokens, drawn by weight.
+
+    Args:
+        job: its shards and weights, sequence length, data seed and ``document_attention``.
+        samples: of the whole run.
+        tokenizer: says which token ends a document.
+        index: folder of the index files, written where it lacks them.
+    """
+    total = sum(shards.weight for shards in job.train)
+    masked = job.document_attention == "masked"
+    config = GPTDatasetConfig(
+        random_seed=job.data_seed,
+        sequence_length=job.sequence_length,
+        blend_per_split=[
+            ([str(shards.prefix) for shards in job.train], [shards.weight / total for shards in job.train]),
+            None,
+            None,
+        ],
+        path_to_cache=str(index),
+        tokenizer=tokenizer,
+        # the three belong together; what attention may see follows from the positions: see forward.py
+        reset_position_ids=masked,
+        reset_attention_mask=masked,
+        eod_mask_loss=masked,
+        create_attention_mask=False,
+    )
+    return BlendedMegatronDatasetBuilder(GPTDataset, [samples, None, None], lambda: True, config).build()[0]
+
+
+def drawn(dataset: Any, samples: int) -> list[int]:
+    """How many of the first samples come from each pair of shards."""
+    if not hasattr(dataset, "dataset_index"):
+        return [samples]  # one pair has no blend around it
+    return np.bincount(dataset.dataset_index[:samples], minlength=len(dataset.datasets)).tolist()
 
 
 def _with_index(final: Path, build: Callable[[Path], Dataset]) -> Dataset:
@@ -127,7 +152,7 @@ class _Samples(Dataset):
 
     def __getitem__(self, index: int) -> Batch:
         item = self.dataset[index]
-        return {key: item[key] for key in ("tokens", "labels", "loss_mask")}
+        return {key: item[key] for key in ("tokens", "labels", "loss_mask", "position_ids")}
 
 
 def _train_loader(job: TrainJob, dataset: Any) -> Iterator[Batch]:
@@ -196,4 +221,6 @@ class HeldOutLoader:
                     "tokens": torch.from_numpy(np.stack([window.tokens_S for window in windows])),
                     "labels": torch.from_numpy(np.stack([window.labels_S for window in windows])),
                     "loss_mask": torch.from_numpy(np.stack([window.loss_mask_S for window in windows])),
+                    # a window is one document, however many it holds: see windows.py
+                    "position_ids": torch.arange(self.windows.sequence_length).expand(len(windows), -1),
                 }

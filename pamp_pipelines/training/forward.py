@@ -2,6 +2,7 @@
 
 Axes:
     B  samples of the micro batch    S  tokens of a sample (of this context-parallel rank's share, once sliced)
+    D  documents of the micro batch, plus 1
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from megatron.core import mpu
+from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.rerun_state_machine import get_rerun_state_machine
 from megatron.core.utils import get_batch_on_this_cp_rank
 from megatron.training import get_args
@@ -29,35 +31,61 @@ def forward_step(iterator: Iterator[Batch] | None, model: Any) -> tuple[torch.Te
         The output of this pipeline stage, and the function that turns that of the last stage into a loss.
     """
     batch = _batch(iterator)
-    output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    # without documents an argument that is not given: that is how Megatron tells the two formats apart
+    packed = {"packed_seq_params": batch.pop("documents")} if "documents" in batch else {}
+    output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], **packed)
     return output, partial(_loss, batch["loss_mask"])
 
 
 def _batch(iterator: Iterator[Batch] | None) -> dict[str, Any]:
     """The micro batch on this rank's device; ``None`` values on pipeline stages that read none of it."""
-    first, last = mpu.is_pipeline_first_stage(), mpu.is_pipeline_last_stage()
-    if not first and not last:
+    args = get_args()
+    masked = args.reset_attention_mask
+    # attention needs the ends of the documents on every stage
+    if not masked and not mpu.is_pipeline_first_stage() and not mpu.is_pipeline_last_stage():
         return dict.fromkeys(("tokens", "labels", "loss_mask", "position_ids"))
-    tokens_BS, labels_BS, mask_BS = _same_on_tensor_parallel_ranks(iterator)
-    positions_BS = torch.arange(tokens_BS.size(1), device=tokens_BS.device).expand_as(tokens_BS)
+    tokens_BS, labels_BS, mask_BS, positions_BS = _same_on_tensor_parallel_ranks(iterator)
     batch = {"tokens": tokens_BS, "labels": labels_BS, "loss_mask": mask_BS.float(), "position_ids": positions_BS}
+    if masked:
+        return _packed(batch)
     if mpu.get_context_parallel_world_size() > 1:
         batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=mpu.get_context_parallel_group())
     return batch
 
 
+def _packed(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """The samples one after another as one of B*S tokens, and where each document in it begins.
+
+    Kernels for packed sequences attend within each document and count its positions from 0; a mask of (S, S) would
+    rule out flash attention. A document begins where the position is 0: at each sample, and after each that ended.
+    """
+    samples, length = batch["tokens"].shape
+    flat = {name: tensor.reshape(1, -1) for name, tensor in batch.items()}
+    starts = torch.nonzero(flat["position_ids"][0] == 0)[:, 0]
+    bounds_D = torch.cat([starts, starts.new_tensor([samples * length])]).int()
+    documents = PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=bounds_D,
+        cu_seqlens_kv=bounds_D,
+        # from above: the longest would have to be waited for
+        max_seqlen_q=length,
+        max_seqlen_kv=length,
+    )
+    return {**flat, "documents": documents}
+
+
 def _same_on_tensor_parallel_ranks(iterator: Iterator[Batch] | None) -> tuple[torch.Tensor, ...]:
-    """Tokens, labels and loss mask, all int64 (B, S); only the first of these ranks has an iterator."""
+    """Tokens, labels, loss mask and positions, all int64 (B, S); only the first of these ranks has an iterator."""
     device = torch.cuda.current_device()
     if mpu.get_tensor_model_parallel_rank() == 0:
         assert iterator is not None
         batch = next(iterator)
-        packed = torch.stack([batch["tokens"], batch["labels"], batch["loss_mask"].long()])
+        packed = torch.stack([batch["tokens"], batch["labels"], batch["loss_mask"].long(), batch["position_ids"]])
         packed = packed.to(device, non_blocking=True)
     else:
         args = get_args()
         # validation has the same micro batch size
-        packed = torch.empty(3, args.micro_batch_size, args.seq_length, dtype=torch.int64, device=device)
+        packed = torch.empty(4, args.micro_batch_size, args.seq_length, dtype=torch.int64, device=device)
     if mpu.get_tensor_model_parallel_world_size() > 1:
         group = mpu.get_tensor_model_parallel_group()
         torch.distributed.broadcast(packed, mpu.get_tensor_model_parallel_src_rank(), group=group)

@@ -28,12 +28,14 @@ class _Plain(BaseModel):
 
 
 class WeightedShards(_Plain):
-    """One corpus of the training blend."""
+    """One pair of shards of the training blend."""
 
+    corpus: str = ""
+    """Whose it is; empty for shards that were given by path."""
     prefix: Path
     """Megatron IndexedDataset prefix: the path without `.bin` and `.idx`."""
     weight: Annotated[float, Field(gt=0.0)]
-    """Share of the training tokens drawn from this corpus, relative to the other weights."""
+    """Share of the training tokens drawn from it, relative to the other weights."""
 
 
 class HeldOutShards(_Plain):
@@ -74,6 +76,8 @@ class TrainJob(_Plain):
     """Samples per forward pass of one process."""
     optimizer: Optimizer
     dropout: Dropout
+    document_attention: Literal["cross", "masked"] = "cross"
+    """Whether tokens of a sample see those of the documents before theirs."""
     precision: Precision
     parallelism: Parallelism
     recompute: Literal["none", "selective", "full"]
@@ -126,6 +130,11 @@ class TrainJob(_Plain):
             )
         if self.checkpoint.interval is None or self.validation.interval is None:
             raise ValueError("checkpoint.interval and validation.interval must be resolved into iterations")
+        parallel = self.parallelism
+        if self.document_attention == "masked" and parallel.context > 1:
+            raise ValueError("document_attention masked cannot be split along the sequence: set parallelism.context 1")
+        if self.document_attention == "masked" and parallel.pipeline > 1 and self.micro_batch_size > 1:
+            raise ValueError("document_attention masked with parallelism.pipeline above 1 needs micro_batch_size 1")
         late = [step for step in self.cadence if step > self.iterations]
         if late:
             raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")

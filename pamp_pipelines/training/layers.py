@@ -55,13 +55,20 @@ class TorchAttention(MegatronModule):
         value_SBGD: torch.Tensor,
         attention_mask: torch.Tensor | None,
         attn_mask_type: AttnMaskType | None = None,
+        packed_seq_params: Any = None,
         **unused: Any,
     ) -> torch.Tensor:
         """Context of shape (S, B, N*D) in the dtype of the query.
 
         Args:
             attention_mask: True where attention is forbidden, broadcastable to (B, N, S, S); None means causal.
+            packed_seq_params: Megatron's, with the bounds of sequences that do not see each other; query, key and
+                value then have no axis B, nor has the context.
         """
+        if packed_seq_params is not None:
+            lengths = packed_seq_params.cu_seqlens_q.diff().tolist()
+            parts = zip(*(tensor.split(lengths) for tensor in (query_SBND, key_SBGD, value_SBGD)), strict=True)
+            return torch.cat([self(*(part[:, None] for part in sequence), None)[:, 0] for sequence in parts])
         causal = attention_mask is None and (attn_mask_type or self.attn_mask_type) == AttnMaskType.causal
         query_BNSD, key_BGSD, value_BGSD = (t.permute(1, 2, 0, 3) for t in (query_SBND, key_SBGD, value_SBGD))
 

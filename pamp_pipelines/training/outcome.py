@@ -11,6 +11,7 @@ from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 from pamp_pipelines.lake.manifest import MANIFEST, CheckResult, FileEntry, Manifest
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.training.blend import BLEND, read_realised
 from pamp_pipelines.training.curves import grad_norm_growth, loss_spikes, series
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.kept import read_record, recorded_steps
@@ -116,6 +117,9 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
         "world_size": job.world_size,
         "kept_steps": recorded_steps(job.run_dir),
     }
+    if blend := read_realised(job):
+        # how often each corpus was read
+        numbers["blend"] = blend
     if losses:
         numbers |= {"first_loss": losses[0], "final_loss": losses[-1]}
     if validation:
@@ -157,7 +161,12 @@ def write_manifest(job: TrainJob, *, seconds: float, resumed_from: int | None) -
 
 
 def _lasting_files(job: TrainJob) -> list[Path]:
-    files = [job.run_dir / "job.json", job.metrics_path, *sorted((job.run_dir / "kept").glob("*.json"))]
+    files = [
+        job.run_dir / "job.json",
+        job.run_dir / BLEND,
+        job.metrics_path,
+        *sorted((job.run_dir / "kept").glob("*.json")),
+    ]
     return [file for file in files if file.is_file()]
 
 

@@ -19,7 +19,8 @@ from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
-from pamp_pipelines.training.job import HeldOutShards, TrainJob, WeightedShards
+from pamp_pipelines.training.blend import blend, weighted_shards, within_limits
+from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides, require_free
@@ -34,11 +35,14 @@ _NOT_IDENTITY = frozenset(
         # words for people, and when or where it runs
         *("description", "owners", "models", "cron", "profile"),
         # resolved into iterations, kept steps and weights below
-        *("tokens", "iterations", "evaluation", "corpora"),
+        *("tokens", "iterations", "evaluation", "corpora", "max_epochs", "on_exhausted"),
         # how the same mathematics is laid out and watched: a run may be resumed with another of these
         *("micro_batch_size", "parallelism", "recompute", "checkpoint", "validation", "log_interval", "limits"),
     }
 )
+
+_LATER = ("document_attention",)
+"""Fields that came after runs had been made: with its default such a field leaves their identity as it was."""
 
 
 class Inputs(BaseModel):
@@ -95,11 +99,13 @@ def train_job(
     if claim:
         for artifact in inputs.all:
             require_intact_artifact(artifact)
-    parameters = resolved_parameters(declared)
+    tokens = {corpus: int(artifact.manifest.stats["train"]["tokens"]) for corpus, artifact in inputs.shards.items()}
+    resolved = within_limits(declared, tokens, file)
+    parameters = resolved_parameters(resolved)
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
     version = select_version(lake, model, config, id, fresh=fresh, claim=claim)
     try:
-        return _job(catalog, lake, model, config, version, declared, compute, inputs, parameters, id)
+        return _job(catalog, lake, model, config, version, declared, resolved, compute, inputs, parameters, id)
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise InputError(
@@ -153,12 +159,6 @@ def kept_steps(config: TrainingConfig) -> tuple[int, ...]:
     return tuple(sorted(steps))
 
 
-def blend(config: TrainingConfig) -> dict[str, float]:
-    """Corpora with weights that sum to 1, sorted by corpus."""
-    total = sum(config.corpora.values())
-    return {corpus: config.corpora[corpus] / total for corpus in sorted(config.corpora)}
-
-
 def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
     """What decides the weights besides the inputs, with all defaults written out.
 
@@ -167,8 +167,9 @@ def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
     parallel group is in: optimizer state does not move between groups of experts.
     """
     config = config.in_iterations()
+    later = {name for name in _LATER if getattr(config, name) == TrainingConfig.model_fields[name].default}
     return {
-        **config.model_dump(mode="json", exclude=set(_NOT_IDENTITY)),
+        **config.model_dump(mode="json", exclude={*_NOT_IDENTITY, *later}),
         "iterations": config.train_iterations,
         "kept": kept_steps(config),
         # in the order of the shards among the inputs; a corpus may be renamed
@@ -184,6 +185,7 @@ def _job(
     config: str,
     version: int,
     declared: TrainingConfig,
+    resolved: TrainingConfig,
     compute: ComputeProfile,
     inputs: Inputs,
     parameters: dict[str, Any],
@@ -195,7 +197,8 @@ def _job(
     weights = inputs.initial.path / "checkpoint"
     run_dir = lake.version_dir(model, config, version).absolute()
     remainders, declared_as = declared.remainders(), declared.model_dump(mode="json")
-    declared = compute.lay_out(declared).in_iterations()
+    # in iterations, and shortened where a corpus is exhausted
+    declared = compute.lay_out(resolved).in_iterations()
     return TrainJob(
         name=f"{model}/{config}/{run_dir.name}",
         run_dir=run_dir,
@@ -205,7 +208,9 @@ def _job(
         vocab_size=hf_config["vocab_size"],
         eod_id=_eod_id(inputs),
         train=tuple(
-            shards for corpus, artifact in inputs.shards.items() for shards in weighted_shards(artifact, share[corpus])
+            shards
+            for corpus, artifact in inputs.shards.items()
+            for shards in weighted_shards(artifact, share[corpus], corpus)
         ),
         heldout=tuple(
             HeldOutShards(corpus=corpus, prefix=(artifact.path / "heldout").absolute())
@@ -218,6 +223,7 @@ def _job(
         micro_batch_size=declared.micro_batch_size,
         optimizer=declared.optimizer,
         dropout=declared.dropout,
+        document_attention=declared.document_attention,
         precision=declared.precision,
         parallelism=declared.parallelism,
         recompute=declared.recompute,
@@ -242,17 +248,6 @@ def _job(
             "remainder_tokens": remainders,
         },
         profile=compute,
-    )
-
-
-def weighted_shards(artifact: Artifact, weight: float) -> tuple[WeightedShards, ...]:
-    """The pairs of training tokens of a corpus; its weight is divided by their tokens, so all of it is drawn evenly."""
-    train = artifact.manifest.stats["train"]
-    return tuple(
-        WeightedShards(
-            prefix=(artifact.path / pair["name"]).absolute(), weight=weight * (pair["tokens"] / train["tokens"])
-        )
-        for pair in train["pairs"]
     )
 
 

@@ -25,6 +25,7 @@ _FIXED: tuple[tuple[str, Callable[[TrainJob], Any]], ...] = (
     ("tokenizer (vocabulary size)", lambda job: job.vocab_size),
     ("tokenizer (end-of-document token)", lambda job: job.eod_id),
     ("architecture (config.json)", lambda job: job.hf_config),
+    ("document_attention", lambda job: job.document_attention),
     ("data_seed", lambda job: job.data_seed),
     ("parallelism.expert", lambda job: job.parallelism.expert),
     ("precision", lambda job: job.precision),

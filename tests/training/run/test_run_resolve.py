@@ -133,12 +133,36 @@ def test_a_pair_that_is_not_declared_names_the_file(catalog, lake):
         ({"global_batch_size": 8}, False),
         ({"evaluation": EvaluationCadence(every=8)}, False),
         ({"megatron_args": {"init-method-std": 0.01}}, False),
+        ({"max_epochs": {"plays": 1e6}}, True),  # nothing is exhausted
+        ({"max_epochs": {"plays": 1e-3}, "on_exhausted": "repeat"}, True),
+        ({"document_attention": "masked"}, False),
     ],
 )
 def test_identity_is_what_decides_the_weights(catalog, lake, changes, same):
     first = train_job(catalog, lake, "scratch", "both", claim=False)
     second = train_job(changed(catalog, "both", **changes), lake, "scratch", "both", claim=False)
     assert (first.id == second.id) is same
+
+
+def test_a_run_ends_where_a_corpus_is_exhausted_or_does_not_begin(catalog, lake):
+    whole = train_job(catalog, lake, "scratch", "both", claim=False)
+    size = whole.tokens_per_iteration
+    plays = lake_tokens(catalog, lake, "plays")
+    half = {"max_epochs": {"plays": 4.5 * size * 0.25 / plays}}
+    with pytest.raises(InputError, match=r"both\.yaml: max_epochs: 8 iterations .* 4 iterations stay within"):
+        train_job(changed(catalog, "both", **half), lake, "scratch", "both", claim=False)
+    shorter = train_job(changed(catalog, "both", **half, on_exhausted="stop"), lake, "scratch", "both", claim=False)
+    assert (shorter.iterations, shorter.decay_iterations, shorter.cadence) == (4, 4, (4,))
+    assert shorter.id != whole.id
+    assert shorter.declaration["training_config"]["both"]["iterations"] == 8
+    assert shorter.declaration["resolved"]["iterations"] == 4
+    assert [shards.corpus for shards in shorter.train] == ["plays", "sonnets"]
+
+
+def lake_tokens(catalog, lake, corpus):
+    """Training tokens of a corpus for the model from scratch."""
+    job = tokenize_job(catalog, lake, corpus, "scratch")
+    return read_manifest(job.output / "manifest.json").stats["train"]["tokens"]
 
 
 def test_groups_of_experts_are_part_of_the_identity(catalog):

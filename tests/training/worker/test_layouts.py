@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training.blend import read_realised
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.windows import HeldOutWindows
@@ -107,6 +108,36 @@ def test_losses_do_not_depend_on_the_layout(
     kinds = [event.kind for event in events]
     assert kinds.count("started") == kinds.count("finished") == 1, "more than one process reports"
     assert [e.data["iteration"] for e in events if e.kind == "checkpoint"] == [4, 8]
+
+
+def test_documents_that_do_not_see_each_other_are_trained_alike_on_any_layout(
+    trainer: Any, single: TrainJob, weights: Path, tmp_path: Path
+) -> None:
+    def job(name: str, **changes: Any) -> TrainJob:
+        return trainer.job(
+            tmp_path / name,
+            pretrained_checkpoint=weights,
+            document_attention="masked",
+            checkpoint={"interval": 100},
+            **changes,
+        )
+
+    one = job("one")
+    stages = job("stages", world_size=2, micro_batch_size=1, parallelism={"pipeline": 2})
+    trainer.finish(one, stages)
+    _assert_close(trainer.records(stages), trainer.records(one))
+    seen, masked = trainer.records(single), trainer.records(one)
+    # held-out windows are the same, training samples hold the same tokens, less of which is predicted, from less
+    assert masked[0] == seen[0]
+    assert masked[1]["consumed_samples"] == seen[1]["consumed_samples"]
+    assert masked[1]["loss"] != pytest.approx(seen[1]["loss"], rel=1e-4)
+
+
+def test_what_was_drawn_is_counted_and_nothing_is_written_beside_the_shards(trainer: Any, single: TrainJob) -> None:
+    drawn = read_realised(single)
+    assert {corpus: entry["samples"] for corpus, entry in drawn.items()} == {"a_train": 48, "b_train": 16}
+    assert all(entry["epochs"] > 0 for entry in drawn.values())
+    assert [file.suffix for file in sorted(trainer.shards.iterdir())] == [".bin", ".idx"] * 4
 
 
 @pytest.mark.parametrize("tensor", [1, 2], ids=["data 2", "tensor 2"])
