@@ -14,6 +14,7 @@ from pamp_pipelines.orchestration.checks import check_specs
 from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import training_details
+from pamp_pipelines.orchestration.freshness import training_freshness
 from pamp_pipelines.orchestration.limits import within
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -44,7 +45,7 @@ class Training(dg.Config):
     profile: str | None = Field(
         default=None,
         description="Where it runs: the name of a compute profile in resources/. Default: the one that the training "
-        "config names. It never changes what is trained.",
+        "config names. It may set other parallel sizes and another micro batch, and never changes what is trained.",
     )
     max_hours: float | None = Field(
         default=None,
@@ -75,6 +76,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         pool="train",
         retry_policy=dg.RetryPolicy(max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL),
         code_version=str(STAGE_VERSION),
+        freshness_policy=training_freshness(catalog),
         metadata={"declared_pairs": declared_pairs(catalog), **code_references(catalog, "model", "training_config")},
     )
     def pretrained_checkpoint(
