@@ -87,7 +87,7 @@ def _check_tasks(catalog: Catalog, report: Report) -> None:
             # Held-out rows exist only after tokenization: here any file stands for them.
             rows = [catalog.file_of("evaluation", name)] if task in evaluation.data else []
             try:
-                task_spec(task, rows, catalog.project.root)
+                task_spec(task, rows, catalog.project.root, allow_code=evaluation.allow_code)
             except InputError as error:
                 message = str(error)
                 if task_path(task, catalog.project.root) is None and find_stock(task) is None:

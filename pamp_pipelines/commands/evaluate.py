@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--data", multiple=True, metavar="TASK=FILE", help="JSON-lines rows of a task; repeatable.")
 @click.option("--limit", type=click.IntRange(1), help="Score only the first rows of each task.")
 @click.option("--batch-size", type=click.IntRange(1), help="Requests in one forward pass.")
+@click.option("--allow-code", is_flag=True, help="Let a task YAML from outside the project run its Python.")
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 def evaluate(
     project: Path | None,
@@ -33,6 +34,7 @@ def evaluate(
     data: tuple[str, ...],
     limit: int | None,
     batch_size: int | None,
+    allow_code: bool,
     device: str,
 ) -> Outcome:
     """Score a Hugging Face directory without a project, or a kept checkpoint of the project by its key:
@@ -52,7 +54,7 @@ def evaluate(
 
         require(bool(suites), "--suite is needed with a directory")
         found = optional_project(project)
-        given = {"limit": limit, "batch_size": batch_size}
+        given = {"limit": limit, "batch_size": batch_size, "allow_code": allow_code or None}
         job = plain_job(
             Path(target),
             suites,
@@ -69,7 +71,7 @@ def evaluate(
         from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
         from pamp_pipelines.lake.store import CheckpointKey, Lake
 
-        changed = output or data or limit or batch_size or device != "auto"
+        changed = output or data or limit or batch_size or allow_code or device != "auto"
         require(not changed, f"{target} is no directory; for a checkpoint key everything but --suite is declared")
         try:
             key = CheckpointKey.parse(target)

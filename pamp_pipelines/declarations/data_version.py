@@ -6,8 +6,9 @@ from typing import Any
 
 from pamp_pipelines.declarations.base import Declaration
 
-IRRELEVANT = frozenset({"description", "owners", "cron", "profile", "worse_factor"})
-"""Top-level fields that change neither bytes nor scores: texts, when and where a run happens, a limit of warnings."""
+IRRELEVANT = frozenset({"description", "owners", "cron", "profile", "worse_factor", "allow_code"})
+"""Top-level fields that change neither bytes nor scores: texts, when and where a run happens, a limit of warnings,
+a permission."""
 
 
 def relevant(declaration: Declaration) -> dict[str, Any]:

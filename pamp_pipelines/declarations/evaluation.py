@@ -45,6 +45,9 @@ class Evaluation(Declaration):
     """Arithmetic of the forward pass; ``auto`` takes the export's."""
     bootstrap_iterations: Annotated[int, Field(ge=0)] = 0
     """Resamples for standard errors that have no closed form; 0 leaves those out."""
+    allow_code: bool = False
+    """Let a task YAML from outside the project call Python (``!function``). Read its code first: it runs as you. Not
+    part of the data version."""
     worse_factor: Annotated[float, Field(ge=1)] = 1.1
     """A perplexity above that of the checkpoint before by more than this factor is a warning. Not part of the data
     version."""

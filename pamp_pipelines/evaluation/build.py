@@ -26,7 +26,7 @@ def build_tasks(job: EvaluateJob, spec: EvaluationSpec) -> list[Any]:
     built: list[Any] = []
     for task in spec.tasks:
         with local_data_sets(task.datasets):
-            built += [_task(job, task, spec.num_fewshot)] if task.yaml else _collection(task)
+            built += [_task(job, task, spec)] if task.yaml else _collection(task)
     for leaf in leaves(built):
         _check_examples(leaf, spec)
     return built
@@ -53,9 +53,9 @@ def _collection(task: TaskSpec) -> list[Any]:
     return [groups[task.name]] if task.name in groups else list(loaded["tasks"].values())
 
 
-def _task(job: EvaluateJob, task: TaskSpec, num_fewshot: int | None) -> ConfigurableTask:
+def _task(job: EvaluateJob, task: TaskSpec, spec: EvaluationSpec) -> ConfigurableTask:
     assert task.yaml is not None
-    config = resolve(read_task(task.yaml, trusted=job.trusted).config)
+    config = resolve(read_task(task.yaml, trusted=job.trusted, allow_code=spec.allow_code).config)
     for key in ("tag", "group", "task_list"):  # these speak to lm-eval's index, not to a task
         config.pop(key, None)
     if task.data:
@@ -65,14 +65,14 @@ def _task(job: EvaluateJob, task: TaskSpec, num_fewshot: int | None) -> Configur
         # The metadata of a task is passed to custom_dataset as arguments.
         config["custom_dataset"] = lambda **_: {split: Dataset.from_list(rows)}
         config.setdefault("test_split", split)
-        _keep_splits(config, {split}, num_fewshot)
+        _keep_splits(config, {split}, spec.num_fewshot)
     elif task.hub:
         config |= {"dataset_path": task.hub["path"], "dataset_name": task.hub["name"]}
         config["dataset_kwargs"] = {"revision": task.hub["revision"]} if task.hub["revision"] else None
     elif task.datasets and config.get("dataset_path"):
         folder = data_set_folder(task.datasets, config["dataset_path"], config.get("dataset_name"))
         if folder:
-            _keep_splits(config, set(split_files(folder)), num_fewshot)
+            _keep_splits(config, set(split_files(folder)), spec.num_fewshot)
             config["dataset_kwargs"] = None
     return ConfigurableTask(config=config)
 

@@ -76,7 +76,7 @@ def plain_job(
             if source != "held_out" and not source.startswith(HUB)
         }
         for task in evaluation.tasks:
-            for key in sorted(_names(task, root) & set(data or {})):
+            for key in sorted(_names(task, root, evaluation.allow_code) & set(data or {})):
                 rows[task] = (data or {})[key]
                 unused.discard(key)
         if missing := [task for task, file in evaluation.data.items() if file == "held_out" and task not in rows]:
@@ -98,7 +98,7 @@ def plain_job(
     )
 
 
-def _names(task: str, root: Path | None) -> set[str]:
+def _names(task: str, root: Path | None, allow_code: bool) -> set[str]:
     """What a task can be called where its rows are given: as declared, or by the name in its file."""
     path = task_path(task, root)
-    return {task} if path is None else {task, read_task(path, [root] if root else []).name}
+    return {task} if path is None else {task, read_task(path, [root] if root else [], allow_code=allow_code).name}

@@ -23,8 +23,8 @@ from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 
 KIND = "eval_scores"
 STAGE_VERSION = 2
-_NO_IDENTITY = {"worse_factor"}
-"""Settings that change a verdict, not a score."""
+_NO_IDENTITY = {"worse_factor", "allow_code"}
+"""Settings that change a verdict or what is refused, not a score."""
 
 
 class _Frozen(BaseModel):
@@ -83,6 +83,7 @@ class EvaluationSpec(_Frozen):
     dtype: Literal["auto", "float32", "float16", "bfloat16"]
     bootstrap_iterations: int
     seed: int
+    allow_code: bool = False
     worse_factor: float = 1.1
     predecessor: Predecessor | None = None
     id: str
@@ -157,7 +158,13 @@ class EvaluateJob(_Frozen):
 
 
 def task_spec(
-    task: str, data: Sequence[Path], root: Path | None, datasets: Path | None = None, hub: HubSource | None = None
+    task: str,
+    data: Sequence[Path],
+    root: Path | None,
+    datasets: Path | None = None,
+    hub: HubSource | None = None,
+    *,
+    allow_code: bool = False,
 ) -> TaskSpec:
     """Find a task by name or path and hash what decides its result.
 
@@ -167,6 +174,7 @@ def task_spec(
         root: the project's root: where relative paths start, and the folder whose tasks may call code.
         datasets: folder of data sets by their hub names.
         hub: a data set of the hub in place of the task's own.
+        allow_code: whether a task file from outside the project may call code.
 
     Raises:
         InputError: there is no such task, a file is absent or wrong, or a group is given rows.
@@ -183,7 +191,7 @@ def task_spec(
         if stock.kind == "collection":
             return _collection(stock, bool(data or hub), datasets)
         path = stock.file
-    read = read_task(path, trusted=[root] if root else [])
+    read = read_task(path, trusted=[root] if root else [], allow_code=allow_code)
     own = read.config.get("dataset_path")
     if not data and not hub and not (own or read.config.get("custom_dataset")):
         raise InputError(f"{path}: task {read.name!r} has no `dataset_path`, so it needs local rows: give it `data`.")
@@ -258,7 +266,10 @@ def evaluation_spec(
             "`python -m pamp_pipelines.demo.prepare --benchmarks` makes the one of this project."
         )
     datasets = datasets and datasets.resolve()
-    tasks = tuple(task_spec(task, data.get(task, ()), root, datasets, (hub or {}).get(task)) for task in declared.tasks)
+    tasks = tuple(
+        task_spec(task, data.get(task, ()), root, datasets, (hub or {}).get(task), allow_code=declared.allow_code)
+        for task in declared.tasks
+    )
     settings = declared.model_dump(exclude={"description", "owners", "tasks", "data", "datasets"})
     parameters = {
         **{key: value for key, value in settings.items() if key not in _NO_IDENTITY},

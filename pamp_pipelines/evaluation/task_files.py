@@ -2,8 +2,9 @@
 
 The format is lm-eval's (https://github.com/EleutherAI/lm-evaluation-harness/blob/main/docs/new_task_guide.md) with one
 addition: an include that starts with ``lm_eval.tasks/`` names a file of the installed lm-eval. A ``!function`` runs
-Python when the task is scored, so files that have one are accepted from this package, from lm-eval and from the project
-alone. Reading resolves nothing and imports nothing; ``resolve`` does, in the worker.
+Python when the task is scored, so such a file, and the file of the code, have to lie in this package, in lm-eval or in
+the project, unless the evaluation declares ``allow_code``. Reading resolves nothing and imports nothing; ``resolve``
+does, in the worker.
 """
 
 from __future__ import annotations
@@ -66,17 +67,18 @@ def lm_eval_tasks() -> Path:
     return Path(spec.origin).parent / "tasks"
 
 
-def read_task(path: Path, trusted: Iterable[Path] = ()) -> TaskFile:
+def read_task(path: Path, trusted: Iterable[Path] = (), *, allow_code: bool = False) -> TaskFile:
     """Read a task file and what it includes.
 
     Args:
         path: the YAML file.
         trusted: folders whose tasks may call Python code, besides this package's and lm-eval's.
+        allow_code: whether tasks of any folder may.
 
     Raises:
         InputError: unreadable, no ``task`` name, an include in a circle, or code from a folder that is not trusted.
     """
-    folders = [folder.resolve() for folder in (SHIPPED, lm_eval_tasks(), *trusted)]
+    folders = None if allow_code else [folder.resolve() for folder in (SHIPPED, lm_eval_tasks(), *trusted)]
     files: list[Path] = []
     config = _read(path.resolve(), folders, files, ())
     name = config.get("task")
@@ -85,7 +87,7 @@ def read_task(path: Path, trusted: Iterable[Path] = ()) -> TaskFile:
     return TaskFile(config, tuple(files))
 
 
-def _read(path: Path, trusted: list[Path], files: list[Path], above: tuple[Path, ...]) -> dict[str, Any]:
+def _read(path: Path, trusted: list[Path] | None, files: list[Path], above: tuple[Path, ...]) -> dict[str, Any]:
     if path in above:
         raise InputError(f"{path}: includes itself by way of {' -> '.join(str(p) for p in above)}; break the circle.")
     try:
@@ -109,8 +111,11 @@ def _read(path: Path, trusted: list[Path], files: list[Path], above: tuple[Path,
     return merged | config
 
 
-def _loader(path: Path, trusted: list[Path], files: list[Path]) -> type[yaml.SafeLoader]:
-    """A loader that keeps ``!function`` as data, adds the code's file to ``files`` and refuses it if not trusted."""
+def _loader(path: Path, trusted: list[Path] | None, files: list[Path]) -> type[yaml.SafeLoader]:
+    """A loader that keeps ``!function`` as data, adds the code's file to ``files`` and refuses it if not trusted.
+
+    ``trusted`` None trusts every folder.
+    """
 
     class Loader(yaml.SafeLoader):
         pass
@@ -118,13 +123,15 @@ def _loader(path: Path, trusted: list[Path], files: list[Path]) -> type[yaml.Saf
     def function(loader: yaml.SafeLoader, node: yaml.Node) -> Function:
         if not isinstance(node, yaml.ScalarNode) or "." not in node.value:
             raise InputError(f"{path}:{node.start_mark.line + 1}: !function takes one `module.name`.")
-        if not any(path.is_relative_to(folder) for folder in trusted):
-            raise InputError(
-                f"{path}:{node.start_mark.line + 1}: `!function {node.value}` runs code from outside the project. "
-                "Read it, then move the task into the project."
-            )
         value = Function(node.value, path)
         code = _module_file(value)
+        for file in (path, *([code.resolve()] if code.is_file() else [])):
+            if trusted is not None and not any(file.is_relative_to(folder) for folder in trusted):
+                raise InputError(
+                    f"{path}:{node.start_mark.line + 1}: `!function {node.value}` runs code from outside the project "
+                    f"({file}). Read it, then move the task into the project, or declare `allow_code: true` in the "
+                    "evaluation (on the command line: --allow-code)."
+                )
         if code.is_file() and code not in files:
             files.append(code)
         return value

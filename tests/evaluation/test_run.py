@@ -6,10 +6,13 @@ import shutil
 import pandas as pd
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from pamp_pipelines.cli import pamp
 from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed, WorkerFailed
+from pamp_pipelines.evaluation.build import build_tasks
 from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.plain import plain_job
 from pamp_pipelines.evaluation.run import evaluate
@@ -125,6 +128,50 @@ def test_bad_requests_are_refused_before_a_worker_starts(job, tiny_project, tmp_
     (pickled / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(InputError, match="other weight formats can run code"):
         plain_job(pickled, ["hellaswag"], tmp_path / "out")
+
+
+FOREIGN = """
+task: foreign
+output_type: generate_until
+test_split: test
+doc_to_text: "{{text}}"
+doc_to_target: x
+process_results: !function code.score
+metric_list: [{metric: secret, aggregation: mean, higher_is_better: true}]
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A task from outside the project that leaves a file where its code ran."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    code = f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\n"
+    (folder / "code.py").write_text(code + "def score(doc, results):\n    return {'secret': 0.5}\n")
+    (folder / "task.yaml").write_text(FOREIGN)
+    return folder
+
+
+def test_foreign_code_is_refused_unless_it_is_allowed(foreign, tiny_project, job, heldout, tmp_path):
+    suite, rows = str(foreign / "task.yaml"), {"foreign": heldout}
+    sentence = r"task\.yaml:7: `!function code\.score` runs code from outside the project .*--allow-code"
+    with pytest.raises(InputError, match=sentence):
+        job(suite, data=rows)
+    declared = Evaluation(tasks=(suite,))
+    with pytest.raises(InputError, match=sentence):
+        job("theirs", declared={"theirs": declared}, data=rows)
+    command = ["evaluate", str(tiny_project.data / "models/imported"), "--project", str(tiny_project.root)]
+    command += ["--suite", suite, "--data", f"foreign={heldout}", "--output", str(tmp_path / "scores")]
+    refused = CliRunner().invoke(pamp, command)
+    assert (refused.exit_code, "outside the project" in refused.output) == (1, True)
+    assert not (foreign / "ran").exists()
+    allowed = job("theirs", declared={"theirs": declared.model_copy(update={"allow_code": True})}, data=rows)
+    assert not (foreign / "ran").exists(), "only the worker runs it"
+    [spec] = allowed.evaluations
+    [task] = build_tasks(allowed, spec)
+    assert (foreign / "ran").exists()
+    assert task.process_results(None, None) == {"secret": 0.5}
+    assert spec.id == job("theirs", declared={"theirs": declared}, data=rows, root=foreign).evaluations[0].id
 
 
 KEY = CheckpointKey("imported", "both", 1, 10)

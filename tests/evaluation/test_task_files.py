@@ -53,6 +53,22 @@ def test_code_runs_from_trusted_folders_only(tmp_path):
     assert isinstance(read_task(file, [tmp_path]).config["process_results"], Function)
 
 
+def test_code_elsewhere_is_refused_although_the_task_is_trusted(tmp_path):
+    write(tmp_path / "elsewhere/code.py", "def f(doc, results): return {}\n")
+    file = write(tmp_path / "project/task.yaml", TASK + "process_results: !function code.f\n")
+    (tmp_path / "project/code.py").symlink_to(tmp_path / "elsewhere/code.py")
+    outside = write(tmp_path / "project/outside.yaml", TASK + f"process_results: !function {_dotted(tmp_path)}.f\n")
+    for foreign in (file, outside):
+        with pytest.raises(InputError, match=r"outside the project \(.*elsewhere/code\.py\)"):
+            read_task(foreign, [tmp_path / "project"])
+        assert resolve(read_task(foreign, allow_code=True).config)["process_results"](None, None) == {}
+
+
+def _dotted(root):
+    """A reference that leads to an absolute path: dots become slashes."""
+    return "." + ".".join((root / "elsewhere/code").parts[1:])
+
+
 def test_an_included_file_with_code_is_refused_too(tmp_path):
     write(tmp_path / "evil/base.yaml", TASK + "process_results: !function os.system\n")
     file = write(tmp_path / "project/task.yaml", "include: ../evil/base.yaml\n")
