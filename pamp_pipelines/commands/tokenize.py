@@ -30,7 +30,11 @@ class ManyInputs(click.Command):
 @click.argument("corpus", required=False)
 @click.argument("model", required=False)
 @click.option("--input", "inputs", multiple=True, metavar="F...", help="Files, folders, globs or URLs.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, SentencePiece .model, or a folder.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    help="tokenizer.json, SentencePiece .model, tiktoken vocabulary, or a folder.",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Folder to make.")
 @click.option("--eod", metavar="TOKEN", help="Token that ends a document. Default: the tokenizer's eos token.")
 @click.option("--format", "format_", type=click.Choice(["jsonl", "parquet", "text"]), help="Default: by suffix.")

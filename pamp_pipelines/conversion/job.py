@@ -20,10 +20,11 @@ from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import read_artifact, read_manifest
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
 from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.tokenization.tiktoken_settings import SETTINGS
 
 IMPORT_KIND = "megatron_checkpoint"
 EXPORT_KIND = "hf_export"
-STAGE_VERSION = 2
+STAGE_VERSION = 3
 """Raised by hand when a conversion's output for equal input changes."""
 
 _MEMORY_BYTES = 2 * 2**30
@@ -213,5 +214,7 @@ def _scratch_id(config: dict[str, Any], tokenizer: Path) -> str:
     if not tokenizer.exists():
         raise InputError(f"{tokenizer}: no such tokenizer; give a directory, tokenizer.json or a SentencePiece .model")
     files = template_files(tokenizer)[0] if tokenizer.is_dir() else [tokenizer]
+    if not tokenizer.is_dir() and tokenizer.suffix != ".json" and (settings := tokenizer.with_name(SETTINGS)).is_file():
+        files.append(settings)
     root = tokenizer if tokenizer.is_dir() else tokenizer.parent
     return artifact_id(IMPORT_KIND, STAGE_VERSION, [], {"config": config, "tokenizer": digests(files, root, None)})

@@ -11,7 +11,11 @@ from pamp_pipelines.conversion.architectures import Config
 from pamp_pipelines.conversion.architectures.dense import fp8_blocks
 from pamp_pipelines.conversion.dtypes import DType
 from pamp_pipelines.conversion.layout import Layout
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.tokenization.encoders import first_difference, probe_texts
+from pamp_pipelines.tokenization.engines import HuggingFaceEngine, find_tokenizer
+from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine, is_tiktoken
 
 _FORCED = {"qwen2": "Qwen2Tokenizer"}
 """Tokenizer classes that transformers 5 takes by `model_type` over the declared one (MODELS_WITH_INCORRECT_HUB_…)."""
@@ -40,14 +44,16 @@ def write_output_config(template: Path, target: Path, layout: Layout, dtypes: Se
 
 
 def complete_tokenizer(target: Path, config: Config) -> list[str]:
-    """Writes `tokenizer_config.json` for a bare `tokenizer.json` or SentencePiece `tokenizer.model`.
+    """Writes `tokenizer_config.json` for a bare `tokenizer.json` or SentencePiece `tokenizer.model`, and first of all a
+    `tokenizer.json` for a tiktoken vocabulary, which transformers reads with the code of its model only.
 
     Without it transformers chooses a class by `model_type`, whose normalisation and special tokens need not be those of
     the file. Returns what was done, in sentences for the user; a tokenizer that has its settings is left alone.
     """
     settings = target / "tokenizer_config.json"
+    notes = _from_tiktoken(target, settings)
     if settings.exists():
-        return []
+        return notes
     if (target / "tokenizer.json").is_file():
         source, pieces = "tokenizer.json", _pieces_of_json(target / "tokenizer.json")
         special: dict[str, str] = {}
@@ -55,7 +61,7 @@ def complete_tokenizer(target: Path, config: Config) -> list[str]:
         source = "tokenizer.model"
         pieces, special = _sentencepiece(target / "tokenizer.model")
     else:
-        return []
+        return notes
     for name in ("bos", "eos", "pad"):
         token = config.get(f"{name}_token_id")
         first = token[0] if isinstance(token, list) and token else token
@@ -64,7 +70,7 @@ def complete_tokenizer(target: Path, config: Config) -> list[str]:
     content = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     write_json(settings, content)
     named = ", ".join(f"{name} {token!r}" for name, token in special.items()) or "no special tokens"
-    notes = [f"the tokenizer is a bare {source}: wrote tokenizer_config.json with {named}"]
+    notes.append(f"the tokenizer is a bare {source}: wrote tokenizer_config.json with {named}")
     forced = _FORCED.get(str(config.get("model_type")))
     if forced:
         notes.append(
@@ -72,6 +78,31 @@ def complete_tokenizer(target: Path, config: Config) -> list[str]:
             f"may give other ids than {source}; open it with PreTrainedTokenizerFast"
         )
     return notes
+
+
+def _from_tiktoken(target: Path, settings: Path) -> list[str]:
+    """Writes the `tokenizer.json` of a folder that holds a tiktoken vocabulary only."""
+    try:
+        file = find_tokenizer(target)
+    except InputError:
+        return []  # no tokenizer at all
+    if file.suffix == ".json" or not is_tiktoken(file):
+        return []
+    engine = TiktokenEngine(file)
+    made = target / "tokenizer.json"
+    made.write_bytes(engine.tokenizer_json)
+    texts = probe_texts(engine.added_tokens)
+    if (different := first_difference(engine.encode(texts), HuggingFaceEngine(made).encode(texts))) is not None:
+        made.unlink()
+        return [
+            f"{file.name}: no tokenizer.json was made of it: it would give other ids for {texts[different][:60]!r}; "
+            "transformers needs the code of the source model for this tokenizer"
+        ]
+    if settings.exists():
+        content = json.loads(settings.read_text(encoding="utf-8"))
+        content.pop("auto_map", None)
+        write_json(settings, content | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    return [f"made tokenizer.json of {file.name}, equal on {len(texts)} texts: transformers has no code for the latter"]
 
 
 def _pieces_of_json(file: Path) -> dict[int, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.tokenization.tiktoken_settings import SETTINGS
 
 _WEIGHTS = (
     ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
@@ -19,7 +20,10 @@ _WEIGHTS = (
 )  # fmt: skip
 _CODE = (".py", ".so", ".sh", ".ipynb")
 _FOLDERS = ("additional_chat_templates",)
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"),
+    *("sentencepiece.bpe.model", "tiktoken.model"),
+)
 """Files of which a tokenizer has at least one; `*.tiktoken` counts too."""
 
 
@@ -62,7 +66,7 @@ def has_tokenizer(directory: Path) -> bool:
 def write_scratch_template(config: dict[str, Any], tokenizer: Path, target: Path) -> list[str]:
     """The template of a model without weights: the declared config and the files of the declared tokenizer.
 
-    tokenizer: a directory, `tokenizer.json`, or a SentencePiece `.model` file.
+    tokenizer: a directory, `tokenizer.json`, a SentencePiece `.model` file, or a tiktoken vocabulary.
 
     Raises:
         InputError: there is no tokenizer at that path.
@@ -72,10 +76,15 @@ def write_scratch_template(config: dict[str, Any], tokenizer: Path, target: Path
         warnings = copy_template(tokenizer, target)
         if not has_tokenizer(target):
             raise InputError(f"{tokenizer}: holds none of {', '.join(TOKENIZER_FILES)}")
-    elif tokenizer.is_file() and tokenizer.suffix in (".json", ".model"):
+    elif tokenizer.is_file() and tokenizer.suffix in (".json", ".model", ".tiktoken"):
         warnings = []
         shutil.copyfile(tokenizer, target / f"tokenizer{tokenizer.suffix}")
+        if tokenizer.suffix != ".json" and (settings := tokenizer.with_name(SETTINGS)).is_file():
+            shutil.copyfile(settings, target / SETTINGS)
     else:
-        raise InputError(f"{tokenizer}: no tokenizer: expected a directory, tokenizer.json or a SentencePiece .model")
+        raise InputError(
+            f"{tokenizer}: no tokenizer: expected a directory, tokenizer.json, a SentencePiece .model or a tiktoken "
+            "vocabulary"
+        )
     write_json(target / "config.json", config)
     return warnings

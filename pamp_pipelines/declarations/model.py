@@ -47,7 +47,7 @@ class FromScratch(Declaration):
     config: Annotated[dict[str, Any], Field(min_length=1)]
     """Contents of an HF ``config.json``: architectures, hidden_size, num_hidden_layers, …"""
     tokenizer: str
-    """``tokenizer.json``, SentencePiece ``tokenizer.model``, or a directory that holds one."""
+    """``tokenizer.json``, SentencePiece ``tokenizer.model``, a tiktoken vocabulary, or a directory that holds one."""
 
 
 class Model(Declaration):

@@ -25,7 +25,8 @@ GENERATION_ARGUMENTS = frozenset(
 )
 """What lm-eval, transformers' generation and servers of OpenAI-like completions take."""
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model")
+"""Tokenizers that this project encodes with, the first wins; then ``*.tiktoken``."""
 
 
 def check_corpus(catalog: Catalog, name: str, report: Report) -> None:
@@ -93,7 +94,7 @@ def check_model(catalog: Catalog, name: str, report: Report) -> dict[str, Any] |
         directory = _hf_directory(subject, catalog.project, model)
         config = _config(subject, directory) if directory else None
         tokenizer = directory / "tokenizer.json" if directory else None
-        if directory and not any((directory / file).is_file() for file in TOKENIZER_FILES):
+        if directory and _tokenizer_in(directory) is None:
             subject.warn("hf", f"{directory} has no {' or '.join(TOKENIZER_FILES)}: it converts, but tokenizes nothing")
     if tokenizer is not None and tokenizer.name == "tokenizer.json" and tokenizer.is_file():
         _check_vocabulary(subject, model, config, tokenizer)
@@ -128,7 +129,7 @@ def _config(subject: Subject, directory: Path) -> dict[str, Any] | None:
 def _tokenizer_file(subject: Subject, project: Project, declared: str) -> Path | None:
     path = project.resolve(declared)
     if path.is_dir():
-        path = next((path / file for file in TOKENIZER_FILES if (path / file).is_file()), path)
+        path = _tokenizer_in(path) or path
     if path.is_file():
         return path
     message = (
@@ -136,6 +137,11 @@ def _tokenizer_file(subject: Subject, project: Project, declared: str) -> Path |
     )
     subject.error("from_scratch.tokenizer", message)
     return None
+
+
+def _tokenizer_in(directory: Path) -> Path | None:
+    named = (directory / file for file in TOKENIZER_FILES)
+    return next((file for file in (*named, *sorted(directory.glob("*.tiktoken"))) if file.is_file()), None)
 
 
 def _check_vocabulary(subject: Subject, model: Model, config: dict[str, Any] | None, tokenizer: Path) -> None:

@@ -5,13 +5,14 @@ import random
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from pamp_pipelines.lake.events import OnEvent, event
 from pamp_pipelines.tokenization.engines import Engine, deciding_part, flatten, open_tokenizer
 from pamp_pipelines.tokenization.indexed import Lengths, Tokens
+from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine
 
 REFERENCE = "reference"
 
@@ -82,7 +83,7 @@ def choose_encoder(reference: Engine, on_event: OnEvent) -> str:
     Args:
         on_event: receives a ``warning`` when the reference has to be used, with the text that differed.
     """
-    name = _FAST[reference.file.suffix]
+    name = reference.fast
     if reason := _objection_once(reference, name):
         on_event(event("warning", message=f"{reference.file}: {name} is not used, {reference.name} is: {reason}"))
         return REFERENCE
@@ -98,13 +99,15 @@ def open_encoder(file: Path, name: str, sha256: str) -> Encoder:
     """
     match name:
         case "fastokens":
-            return FastokensEncoder(file, deciding_part(file))
+            return FastokensEncoder(file, _as_json(file))
         case "kitoken":
             return KitokenEncoder(file)
     return open_tokenizer(file)
 
 
-_FAST = {".json": "fastokens", ".model": "kitoken"}
+def _as_json(file: Path) -> bytes:
+    """What decides ids, as a tokenizer.json: that of a tiktoken vocabulary is made."""
+    return deciding_part(file) if file.suffix == ".json" else cast(TiktokenEngine, open_tokenizer(file)).tokenizer_json
 
 
 def probe_texts(tokens: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ class Engine(Protocol):
         vocab_size: highest id + 1, added tokens included.
         sha256: hash over everything that decides ids; equal for two tokenizers that always give equal ids.
         added_tokens: tokens beside the model's own, which may be spelled out in a text.
+        fast: library that is tried in place of this one (``encoders``).
     """
 
     file: Path
@@ -31,6 +32,7 @@ class Engine(Protocol):
     vocab_size: int
     sha256: str
     added_tokens: Sequence[str]
+    fast: str
 
     def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
         """Ids of all texts one after another, uint32 [tokens], and the number of each text's, int64 [texts]."""
@@ -56,6 +58,8 @@ class Engine(Protocol):
 
 class HuggingFaceEngine:
     """A ``tokenizer.json`` through Hugging Face tokenizers, which splits a batch over the cores (RAYON_NUM_THREADS)."""
+
+    fast = "fastokens"
 
     def __init__(self, file: Path) -> None:
         import tokenizers
@@ -108,6 +112,8 @@ class SentencePieceEngine:
     A tokenizer.json converted from the same model is not exact: white space and normalisation differ in corner cases.
     """
 
+    fast = "kitoken"
+
     def __init__(self, file: Path) -> None:
         import sentencepiece
 
@@ -154,12 +160,20 @@ def find_tokenizer(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise InputError(f"{path}: no such tokenizer; give a tokenizer.json, a SentencePiece .model or their folder.")
-    for name in ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"):
+        raise InputError(
+            f"{path}: no such tokenizer; give a tokenizer.json, a SentencePiece .model, a tiktoken vocabulary or their "
+            "folder."
+        )
+    for name in ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model"):
         if (path / name).is_file():
             return path / name
+    vocabularies = sorted(path.glob("*.tiktoken"))
+    if len(vocabularies) == 1:
+        return vocabularies[0]
+    if vocabularies:
+        raise InputError(f"{path}: {len(vocabularies)} tiktoken vocabularies: name one of them.")
     there = ", ".join(sorted(p.name for p in path.iterdir())[:20]) or "nothing"
-    raise InputError(f"{path}: neither tokenizer.json nor tokenizer.model; there is {there}.")
+    raise InputError(f"{path}: neither tokenizer.json nor tokenizer.model nor *.tiktoken; there is {there}.")
 
 
 def open_tokenizer(path: Path) -> Engine:
@@ -169,8 +183,15 @@ def open_tokenizer(path: Path) -> Engine:
         InputError: absent, of an unknown kind or damaged.
     """
     file = find_tokenizer(path)
-    status = file.stat()
-    return _open(file, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    return _open(file, *_state(file), *_state(file.with_name("tiktoken.json")))
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 @functools.lru_cache(maxsize=1)
@@ -179,10 +200,13 @@ def _open(file: Path, *_: int) -> Engine:
     match file.suffix:
         case ".json":
             return HuggingFaceEngine(file)
-        case ".model":
-            return SentencePieceEngine(file)
+        case ".model" | ".tiktoken":
+            from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine, is_tiktoken
+
+            return TiktokenEngine(file) if is_tiktoken(file) or file.suffix != ".model" else SentencePieceEngine(file)
     raise InputError(
-        f"{file}: unknown kind of tokenizer; it must end in .json (Hugging Face) or .model (SentencePiece)."
+        f"{file}: unknown kind of tokenizer; it must end in .json (Hugging Face), .model (SentencePiece, tiktoken) "
+        "or .tiktoken."
     )
 
 

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from pamp_pipelines.conversion.architectures.rope import rope_of
 from pamp_pipelines.conversion.layout import layout_of
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.tokenization.engines import open_tokenizer
 
 POSITIONS = 64
 """Least number of positions compared."""
@@ -58,7 +60,7 @@ def sample_tokens(directory: Path, vocabulary: int, positions: int) -> tuple[npt
     A text that is too short is followed by random ids from a fixed seed.
 
     Args:
-        directory: Hugging Face directory; `tokenizer.json` or `tokenizer.model` is used.
+        directory: Hugging Face directory; its tokenizer is used.
         vocabulary: rows of the embedding; every id lies below.
         positions: how many.
     """
@@ -75,8 +77,9 @@ def _tokenize(directory: Path) -> list[int]:
         from tokenizers import Tokenizer
 
         return list(Tokenizer.from_file(str(file)).encode(_TEXT).ids)
-    if (file := directory / "tokenizer.model").is_file():
-        from sentencepiece import SentencePieceProcessor
-
-        return list(SentencePieceProcessor(model_file=str(file)).encode(_TEXT))
-    return []
+    try:
+        tokenizer = open_tokenizer(directory)
+    except InputError:
+        return []
+    ids: list[int] = tokenizer.encode([_TEXT])[0].tolist()
+    return ids

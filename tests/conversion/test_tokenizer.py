@@ -77,3 +77,32 @@ def test_settings_that_exist_are_left_alone(config_of: Any, tmp_path: Path) -> N
     empty.mkdir()
     assert complete_tokenizer(empty, config_of("llama")) == []
     assert not any(empty.iterdir())
+
+
+@pytest.mark.parametrize("with_settings", [False, True])
+def test_a_tiktoken_vocabulary_gets_a_tokenizer_json(config_of: Any, tmp_path: Path, with_settings: bool) -> None:
+    import base64
+
+    import tiktoken
+    from transformers import AutoTokenizer
+
+    pattern = r" ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    words = [b" be", b"be", b" t", b"to", b" to", b"\xe6\x97", b"  "]
+    ranks = {token: rank for rank, token in enumerate([*(bytes([i]) for i in range(256)), *words])}
+    lines = [base64.b64encode(token).decode() + f" {rank}\n" for token, rank in ranks.items()]
+    (tmp_path / "qwen.tiktoken").write_text("".join(lines))
+    (tmp_path / "tiktoken.json").write_text(json.dumps({"pattern": pattern, "special_tokens": {"<|end|>": 263}}))
+    if with_settings:
+        own = {"tokenizer_class": "QWenTokenizer", "auto_map": {"AutoTokenizer": ["x.Y", None]}, "eos_token": "<|end|>"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    config = config_of("llama", bos_token_id=None, eos_token_id=263)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    notes = complete_tokenizer(tmp_path, config)
+    assert notes[0].startswith("made tokenizer.json of qwen.tiktoken, equal on 14")
+    assert len(notes) == 2 - with_settings
+    original = tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|end|>": 263})
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.eos_token, len(tokenizer)) == ("<|end|>", 264)
+    for text in [*TEXTS, "a<|end|>b"]:
+        assert tokenizer(text, add_special_tokens=False).input_ids == original.encode(text, allowed_special="all")
+        assert tokenizer.decode(original.encode(text, allowed_special="all")) == text
