@@ -24,6 +24,10 @@ class DiskFull(PampError):
         super().__init__(f"{folder}: no space left on the disk; free some and run again. {detail}".rstrip())
 
 
+class StorageError(PampError):
+    """The store of a remote lake does not answer, or changed meanwhile; another attempt may help."""
+
+
 class MissingInput(PampError):
     """An asset that has to be materialised first.
 

@@ -1,6 +1,9 @@
 """Where a project's files are: the only module that knows the top-level layout."""
 
+import hashlib
 import os
+import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +32,39 @@ class Project:
 
     @property
     def lake(self) -> Path:
-        """Root of all artifacts; ``PAMP_LAKE`` overrides it."""
-        return Path(os.environ.get("PAMP_LAKE") or self.data / "lake")
+        """Root of all artifacts; ``PAMP_LAKE`` overrides it.
+
+        Where that is a URL, the working directory for it: ``PAMP_LAKE_CACHE``, else one below ``data/`` for each URL.
+        """
+        if (url := self.lake_url) is None:
+            return Path((os.environ.get("PAMP_LAKE") or str(self.data / "lake")).removeprefix("file://"))
+        name = f"{re.sub(r'[^a-zA-Z0-9.]+', '-', url)[:60]}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+        return Path(os.environ.get("PAMP_LAKE_CACHE") or self.data / "lakes" / name)
+
+    @property
+    def lake_url(self) -> str | None:
+        """The fsspec URL of a remote lake, without a slash at its end; None for a lake on a file system."""
+        url = os.environ.get("PAMP_LAKE", "")
+        return url.rstrip("/") if "://" in url and not url.startswith("file://") else None
+
+    @property
+    def lake_budget(self) -> int:
+        """Bytes that payload of a remote lake may take here: ``PAMP_LAKE_CACHE_BYTES``, else half of the disk.
+
+        Raises:
+            InputError: it is no size.
+        """
+        text = os.environ.get("PAMP_LAKE_CACHE_BYTES", "")
+        if not text:
+            place = self.lake
+            while not place.exists():
+                place = place.parent
+            return shutil.disk_usage(place).total // 2
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgtKMGT]?)[bB]?\s*", text)
+        try:
+            return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " ")) if match else int(text)
+        except ValueError:
+            raise InputError(f"PAMP_LAKE_CACHE_BYTES={text!r}: no size; give bytes, or e.g. 500GB") from None
 
     @property
     def dagster_home(self) -> Path:

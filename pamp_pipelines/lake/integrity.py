@@ -12,6 +12,7 @@ from pamp_pipelines.lake.artifact import Artifact, verify_files
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.manifest import Manifest
+from pamp_pipelines.lake.staging import obtainable, stage
 
 _State = list[int]
 
@@ -29,15 +30,20 @@ def remember(root: Path, manifest: Manifest, memory: Path) -> None:
 def require_intact(root: Path, manifest: Manifest, memory: Path) -> None:
     """Compare the files below ``root`` with the manifest, reading those that may have changed.
 
+    In a remote lake the files that are away are fetched first, and leased.
+
     Raises:
         VerificationFailed: lists every file that is missing or of other size or content.
     """
+    compared = stage(root, manifest)
     verify_files(root, manifest, "size")
     known = _recall(memory)
     wrong = []
-    news = False
+    news = bool(compared)
     for entry in manifest.files:
         file = root / entry.path
+        if entry.path in compared or (not file.exists() and obtainable(root, manifest)):
+            continue
         if known.get(entry.path) == [entry.sha256, _state(file)]:
             continue
         news = True
