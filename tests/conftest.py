@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pamp_pipelines.project import Project
+from tests import postgres_server
 
 REPOSITORY = Path(__file__).parent.parent
 DATA = REPOSITORY / "data"
@@ -115,3 +116,26 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     yield make
     for disk in mounted:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture(scope="session")
+def _postgres() -> Iterator[postgres_server.PostgresServer]:
+    if absent := postgres_server.missing():
+        message = f"not installed: {', '.join(absent)}; on Debian: apt-get install postgresql"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    server = postgres_server.PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres(
+    _postgres: postgres_server.PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[postgres_server.PostgresServer]:
+    """A server with an empty database; Dagster's settings for a team point at it."""
+    with _postgres.new_database() as environment:
+        for name, value in {"PAMP_INSTANCE": "team", **environment}.items():
+            monkeypatch.setenv(name, value)
+        yield _postgres

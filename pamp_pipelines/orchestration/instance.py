@@ -1,34 +1,114 @@
 """The persistent Dagster instance of a project.
 
-``python -m pamp_pipelines.orchestration.instance`` prepares DAGSTER_HOME and prints it, for `make dev`.
+``python -m pamp_pipelines.orchestration.instance`` prepares DAGSTER_HOME and prints it, for `make dev`. PAMP_INSTANCE
+chooses the template of its settings: ``laptop`` (SQLite, the default) or ``team`` (PostgreSQL).
 """
 
 import os
+import sys
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import yaml
+from sqlalchemy.exc import SQLAlchemyError
 
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.publish import lock
 from pamp_pipelines.project import Project
+
+CHOICE = "PAMP_INSTANCE"
+TEMPLATES = ("laptop", "team")
 
 
 def ensure_home(project: Project) -> Path:
-    """Create DAGSTER_HOME with a dagster.yaml from the package's template when it has none; returns the folder."""
+    """Create DAGSTER_HOME with a dagster.yaml from the chosen template when it has none; returns the folder.
+
+    Raises:
+        InputError: no such template; the settings that are there are not the chosen ones; or what they need is missing.
+    """
     home = project.dagster_home.expanduser().resolve()
+    chosen = os.environ.get(CHOICE) or None
+    if chosen not in (None, *TEMPLATES):
+        raise InputError(f"{CHOICE}={chosen}: there is no such template; use one of {', '.join(TEMPLATES)}.")
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "dagster.yaml"
-    if not settings.exists():
-        write_text(settings, (files("pamp_pipelines.orchestration") / "dagster.yaml").read_text())
+    is_new = not settings.exists()
+    if is_new:
+        template = files("pamp_pipelines.orchestration") / "instances" / f"{chosen or 'laptop'}.yaml"
+        write_text(settings, template.read_text())
+    _require_usable(settings, chosen)
+    if is_new:
+        _open(home).dispose()
     return home
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:
-    """The instance in DAGSTER_HOME: the same history that `dagster dev` shows. Close it, or use it in a ``with``."""
+    """The instance in DAGSTER_HOME: the same history that `dagster dev` shows. Close it, or use it in a ``with``.
+
+    Raises:
+        InputError: as ``ensure_home``; or its database does not answer.
+    """
     home = ensure_home(project)
     os.environ["DAGSTER_HOME"] = str(home)  # Dagster itself looks here, e.g. for compute logs
-    return dg.DagsterInstance.from_config(str(home))
+    return _open(home)
+
+
+def _open(home: Path) -> dg.DagsterInstance:
+    """One process after the other: two that create the tables of a new SQLite database at once break one another."""
+    try:
+        with lock(home / "instance"):
+            return dg.DagsterInstance.from_config(str(home))
+    except Exception as error:
+        if not _is_of_the_database(error):
+            raise
+        raise InputError(f"{home / 'dagster.yaml'}: the database does not answer: {_said(error)}") from error
+
+
+def _require_usable(settings: Path, chosen: str | None) -> None:
+    loaded = yaml.safe_load(settings.read_text()) or {}
+    postgres = "postgres" in (loaded.get("storage") or {})
+    if chosen is not None and postgres != (chosen == "team"):
+        raise InputError(
+            f"{settings}: {CHOICE}={chosen} asks for {'PostgreSQL' if chosen == 'team' else 'SQLite'} and these "
+            f"settings say otherwise. They are never overwritten: edit them, choose another DAGSTER_HOME, or unset {CHOICE}."
+        )
+    if missing := sorted({name for name in _variables(loaded) if name not in os.environ}):
+        raise InputError(f"{settings}: set {', '.join(missing)} in the environment of every process of Dagster.")
+    if postgres and find_spec("dagster_postgres") is None:
+        raise InputError(f"{settings}: PostgreSQL needs `pip install 'pamp-pipelines[postgres]'`.")
+
+
+def _variables(settings: Any) -> Iterator[str]:
+    """Names in every ``{env: NAME}``."""
+    if isinstance(settings, dict):
+        if set(settings) == {"env"}:
+            yield str(settings["env"])
+        else:
+            for value in settings.values():
+                yield from _variables(value)
+
+
+def _is_of_the_database(error: BaseException) -> bool:
+    while error is not None:
+        if isinstance(error, SQLAlchemyError) or type(error).__module__.startswith("dagster_postgres"):
+            return True
+        error = error.__cause__  # type: ignore[assignment]
+    return False
+
+
+def _said(error: BaseException) -> str:
+    """The first line of the driver's words, which name host, port and user, and never the password."""
+    cause = error.__cause__ if error.__cause__ is not None else error
+    return str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0]
 
 
 if __name__ == "__main__":
-    print(ensure_home(Project.discover()))
+    try:
+        print(ensure_home(Project.discover()))
+    except InputError as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,124 @@
+"""The two kinds of instance: what is written, what is refused, and that nothing reported is lost."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from pamp_pipelines.errors import InputError
+from pamp_pipelines.orchestration.instance import ensure_home, open_instance
+from pamp_pipelines.orchestration.materialize import materialize
+from pamp_pipelines.project import Project
+from tests.orchestration import observing_run
+from tests.postgres_server import PostgresServer
+
+VARIABLES = ["DAGSTER_PG_DB", "DAGSTER_PG_HOST", "DAGSTER_PG_PASSWORD", "DAGSTER_PG_PORT", "DAGSTER_PG_USERNAME"]
+RUNS, OBSERVATIONS = 4, 40
+"""`benchmarks/dagster_team.py` has 200 each."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    for name in ("DAGSTER_HOME", "PAMP_INSTANCE", *VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize("template", ["laptop", "team"])
+def test_a_template_monitors_runs_and_forgets_ticks(
+    template: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PAMP_INSTANCE", template)
+    settings = yaml.safe_load((ensure_home(project) / "dagster.yaml").read_text())
+    assert settings["run_monitoring"]["enabled"] is True
+    assert settings["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
+    assert settings["concurrency"]["pools"]["default_limit"] == 1
+    assert settings["concurrency"]["runs"]["max_concurrent_runs"] > 1
+    assert settings["retention"]["sensor"]["purge_after_days"]["skipped"] == 1
+    assert ("storage" in settings) is (template == "team")
+
+
+def test_a_team_needs_credentials_in_the_environment(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAMP_INSTANCE", "team")
+    monkeypatch.setenv("DAGSTER_PG_HOST", "db.example.org")
+    with pytest.raises(
+        InputError, match="set DAGSTER_PG_DB, DAGSTER_PG_PASSWORD, DAGSTER_PG_PORT, DAGSTER_PG_USERNAME"
+    ):
+        ensure_home(project)
+
+
+def test_settings_that_say_otherwise_are_not_passed_over(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_home(project)
+    monkeypatch.setenv("PAMP_INSTANCE", "team")
+    with pytest.raises(InputError, match=r"dagster\.yaml: PAMP_INSTANCE=team asks for PostgreSQL"):
+        ensure_home(project)
+    monkeypatch.setenv("PAMP_INSTANCE", "laptop")
+    ensure_home(project)
+
+
+def test_an_unknown_template_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAMP_INSTANCE", "tema")
+    with pytest.raises(InputError, match="PAMP_INSTANCE=tema: there is no such template; use one of laptop, team"):
+        ensure_home(project)
+    assert not project.dagster_home.exists()
+
+
+def test_four_runs_at_once_lose_no_event_in_sqlite(project: Project) -> None:
+    """The home is new: they also create its databases at once."""
+    observe_at_once(project)
+
+
+@pytest.mark.system
+def test_four_runs_at_once_lose_no_event_in_postgres(project: Project, postgres: PostgresServer) -> None:
+    observe_at_once(project)
+
+
+@pytest.mark.system
+def test_a_team_shares_one_history(own_project: Project, postgres: PostgresServer) -> None:
+    """Two homes, as on two machines, see each other's runs; the settings hold no password."""
+    (made,) = materialize(own_project, "raw_corpus", "plays")
+    home = own_project.dagster_home
+    assert postgres.password not in "".join(f.read_text() for f in home.rglob("*.yaml"))
+    home.rename(home.with_name("on_another_machine"))
+    found = materialize(own_project, "raw_corpus", None, all_partitions=True)
+    assert [p.run_id is None for p in found if p.partition == "plays"] == [True]
+    with open_instance(own_project) as instance:
+        assert type(instance.event_log_storage).__name__ == "PostgresEventLogStorage"
+        run = instance.get_run_by_id(str(made.run_id))
+        assert run is not None
+        assert run.status is dg.DagsterRunStatus.SUCCESS
+        assert not list(home.rglob("*.db"))
+
+
+@pytest.mark.system
+def test_a_database_that_refuses_is_named(
+    project: Project, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_PG_PASSWORD", "wrong")
+    with pytest.raises(InputError, match=r"dagster\.yaml: the database does not answer: .*password") as refused:
+        open_instance(project)
+    assert "wrong" not in str(refused.value)
+
+
+def observe_at_once(project: Project) -> None:
+    command = [sys.executable, "-W", "ignore", observing_run.__file__, str(project.root)]
+    processes = [
+        subprocess.Popen(
+            [*command, f"run-{n}", str(OBSERVATIONS)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for n in range(RUNS)
+    ]
+    errors = [process.communicate()[1][-6000:] for process in processes]
+    assert [process.returncode for process in processes] == [0] * RUNS, "\n".join(errors)
+    with open_instance(project) as instance:
+        for run in range(RUNS):
+            records = instance.fetch_observations(
+                dg.AssetRecordsFilter(observing_run.ASSET, asset_partitions=[f"run-{run}"]), limit=2 * OBSERVATIONS
+            ).records
+            steps = [record.asset_observation.metadata["step"].value for record in records if record.asset_observation]
+            assert sorted(steps) == list(range(OBSERVATIONS))
