@@ -75,7 +75,8 @@ def _require_usable(settings: Path, chosen: str | None) -> None:
     if chosen is not None and postgres != (chosen == "team"):
         raise InputError(
             f"{settings}: {CHOICE}={chosen} asks for {'PostgreSQL' if chosen == 'team' else 'SQLite'} and these "
-            f"settings say otherwise. They are never overwritten: edit them, choose another DAGSTER_HOME, or unset {CHOICE}."
+            "settings say otherwise. They are never overwritten: edit them, choose another DAGSTER_HOME, or unset "
+            f"{CHOICE}."
         )
     if missing := sorted({name for name in _variables(loaded) if name not in os.environ}):
         raise InputError(f"{settings}: set {', '.join(missing)} in the environment of every process of Dagster.")

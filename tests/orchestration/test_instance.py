@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import dagster as dg
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.orchestration.instance import ensure_home, open_instance
+from pamp_pipelines.orchestration.instance import TEMPLATES, ensure_home, open_instance
 from pamp_pipelines.orchestration.materialize import materialize
 from pamp_pipelines.project import Project
 from tests.orchestration import observing_run
@@ -27,14 +28,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("template", ["laptop", "team"])
-def test_a_template_monitors_runs_and_forgets_ticks(
-    template: str, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in VARIABLES:
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("PAMP_INSTANCE", template)
-    settings = yaml.safe_load((ensure_home(project) / "dagster.yaml").read_text())
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_monitors_runs_and_forgets_ticks(template: str) -> None:
+    file = files("pamp_pipelines.orchestration") / "instances" / f"{template}.yaml"
+    settings = yaml.safe_load(file.read_text())
     assert settings["run_monitoring"]["enabled"] is True
     assert settings["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
     assert settings["concurrency"]["pools"]["default_limit"] == 1
