@@ -329,3 +329,9 @@ def test_the_leaderboard_shows_the_telling_metric_of_each_task() -> None:
         ["m", "c", "10", "2048", "12.35"],
     ]
     assert list(table([], [])) == []
+
+
+def test_cost_and_what_was_seen_stand_beside_a_score() -> None:
+    row = {"model": "m", "gpu_hours": "1.5", "cost": "", "math/rows/exact_match": "0.5"}
+    *_, line = table([row | {"math/rows/contamination": "0.031"}], ["exact_match"])
+    assert line.split() == ["m", "1.5", "0.5", "(3%", "seen)"]

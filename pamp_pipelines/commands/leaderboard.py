@@ -40,14 +40,24 @@ def table(rows: Sequence[Row], preferred: Sequence[str]) -> Iterator[str]:
         rows: lines of the table; score columns are named ``evaluation/task/metric``.
         preferred: metrics, the most telling first.
     """
+    from pamp_pipelines.evaluation.frames import COST, seen_beside
+
     if not rows:
         return
     scores = _telling(rows[0], preferred)
     keys = [key for key in _KEYS if key in rows[0]]
+    costs = [key for key in COST if any(row.get(key) for row in rows)]
     cells = [
-        [*keys, *(name.split("/")[1] for name in scores)],
-        [*("" for _ in keys), *(name.split("/")[2] for name in scores)],
-        *([*(row[key] for key in keys), *(_number(row[name]) for name in scores)] for row in rows),
+        [*keys, *costs, *(name.split("/")[1] for name in scores)],
+        [*("" for _ in [*keys, *costs]), *(name.split("/")[2] for name in scores)],
+        *(
+            [
+                *(row[key] for key in keys),
+                *(_number(row[key]) for key in costs),
+                *(_number(row[name]) + seen_beside(row, name) for name in scores),
+            ]
+            for row in rows
+        ),
     ]
     yield from aligned(cells)
 
@@ -77,11 +87,14 @@ def aligned(cells: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _telling(row: Row, preferred: Sequence[str]) -> list[str]:
     """Columns shown: the most telling of each task, for perplexity three."""
+    from pamp_pipelines.evaluation.frames import CONTAMINATION
+
     tasks: dict[str, dict[str, str]] = {}
     for column in row:
         if column.count("/") == 2:
             task, _, metric = column.rpartition("/")
-            tasks.setdefault(task, {})[metric] = column
+            if metric != CONTAMINATION:
+                tasks.setdefault(task, {})[metric] = column
     rank = {metric: place for place, metric in enumerate(preferred)}
     shown: list[str] = []
     for metrics in tasks.values():

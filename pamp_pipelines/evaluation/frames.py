@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.chart import given, series_name
+from pamp_pipelines.evaluation.costs import Cost
 from pamp_pipelines.evaluation.scores import COLUMNS, SCORES, read_scores
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
 
 CHECKPOINT = ["model", "training_config", "version", "step", "tokens_seen"]
 """Columns that name a checkpoint, in the order of the tables."""
-EXTRA = ["score_id", "created"]
-"""What the long table adds: the artifact that holds the score, and when it was made."""
+COST = ["gpu_hours", "cost"]
+"""Training until the checkpoint: hours of all processes, and their price; empty where unknown."""
+EXTRA = ["score_id", "created", *COST]
+"""What the long table adds: the artifact that holds the score, when it was made, what its checkpoint cost."""
+CONTAMINATION = "contamination"
 
 PREFERRED = (
     "bits_per_byte",
@@ -30,13 +35,14 @@ PREFERRED = (
 """Metric that stands for a task in pictures, the first that it has."""
 
 
-def long_table(artifacts: Sequence[Artifact], on_event: OnEvent) -> pd.DataFrame:
+def long_table(artifacts: Sequence[Artifact], on_event: OnEvent, costs: Sequence[Cost] = ()) -> pd.DataFrame:
     """Rows of all scores files, ordered by checkpoint, evaluation, task and metric.
 
     A file that cannot be read is left out with a ``warning`` event: one damaged score must not hide the others.
     """
     import pandas as pd
 
+    by_run = {cost.run: cost for cost in costs}
     rows = []
     for artifact in artifacts:
         try:
@@ -44,23 +50,50 @@ def long_table(artifacts: Sequence[Artifact], on_event: OnEvent) -> pd.DataFrame
         except InputError as error:
             on_event(event("warning", message=str(error)))
             continue
-        rows += [{**row, "score_id": artifact.id, "created": artifact.manifest.created} for row in found]
+        made = {"score_id": artifact.id, "created": artifact.manifest.created}
+        rows += [{**row, **made, **_spent(row, by_run)} for row in found]
     integers = {name: "Int64" for name, (kind, _) in COLUMNS.items() if kind == "int64"}
+    integers |= dict.fromkeys(COST, "float64")
     table = pd.DataFrame(rows, columns=[*COLUMNS, *EXTRA]).astype(integers)
     return table.sort_values([*CHECKPOINT[:4], "evaluation", "task", "metric"], ignore_index=True)
 
 
+def _spent(row: Mapping[str, Any], by_run: Mapping[str, Cost]) -> dict[str, float | None]:
+    cost = by_run.get(series_name(row))
+    hours, price = cost.at(row["step"]) if cost is not None and given(row["step"]) else (None, None)
+    return dict(zip(COST, (hours, price), strict=True))
+
+
 def wide_table(long: pd.DataFrame) -> pd.DataFrame:
-    """One row per checkpoint; a column ``evaluation/task/metric`` per score, shortened where task says no more."""
-    table = long.assign(column=[column_name(*names) for names in long[["evaluation", "task", "metric"]].to_numpy()])
-    keys = table[CHECKPOINT].astype(object).where(table[CHECKPOINT].notna(), None)
-    order = list(dict.fromkeys(table["column"]))
-    wide = table.assign(**keys).pivot_table(
-        index=CHECKPOINT, columns="column", values="value", aggfunc="last", dropna=False, observed=True
-    )
-    wide = wide.dropna(how="all").reindex(columns=order).reset_index()
-    wide.columns.name = None
-    return wide
+    """One row per checkpoint: what it cost, and a column ``evaluation/task/metric`` per score.
+
+    After the scores of a task comes ``evaluation/task/contamination`` where that is known.
+    """
+    import pandas as pd
+
+    keys = [*CHECKPOINT, *COST]
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    columns: dict[tuple[str, str], dict[str, None]] = {}
+    for score in long.astype(object).where(long.notna(), None).to_dict("records"):
+        evaluation, task = score["evaluation"], score["task"]
+        row = rows.setdefault(tuple(score[key] for key in CHECKPOINT), {key: score[key] for key in keys})
+        of_task = columns.setdefault((evaluation, task), {})
+        for metric, value in ((score["metric"], score["value"]), (CONTAMINATION, score[CONTAMINATION])):
+            if metric != CONTAMINATION or value is not None:
+                row[column_name(evaluation, task, metric)] = value
+                of_task[metric] = None
+    ordered = [
+        column_name(evaluation, task, metric)
+        for (evaluation, task), metrics in sorted(columns.items())
+        for metric in sorted(metrics, key=CONTAMINATION.__eq__)  # it comes last
+    ]
+    return pd.DataFrame(list(rows.values()), columns=[*keys, *ordered], dtype=object)
+
+
+def seen_beside(row: Mapping[str, str], column: str) -> str:
+    """What a line of leaderboard.csv says of contamination, to stand beside a score of it; empty where unknown."""
+    share = row.get(f"{column.rpartition('/')[0]}/{CONTAMINATION}")
+    return f" ({float(share):.0%} seen)" if share and row[column] else ""
 
 
 def column_name(evaluation: str, task: str, metric: str) -> str:

@@ -16,6 +16,7 @@ from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.integrity import require_intact_artifact
+from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import TrainJob, read_job
 
@@ -139,6 +140,6 @@ def _rows(catalog: Catalog, lake: Lake, name: str, declared: Evaluation, trainin
                 "set `held_out: {fraction: …}` in one of them."
             )
         for file in rows[task]:
-            if not file.is_file():
+            if not here(file).is_file():
                 raise MissingInput("tokenized_shards", None, f"{file} is gone; {training.name} was trained without it.")
     return rows

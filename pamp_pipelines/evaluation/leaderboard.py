@@ -5,13 +5,12 @@ It is derived, never edited: what it shows is what the scores artifacts and the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.costs import PRICE, costs
+from pamp_pipelines.evaluation.costs import costs, hour_price
 from pamp_pipelines.evaluation.headline import Headline, headlines
 from pamp_pipelines.evaluation.spec import KIND as SCORES_KIND
 from pamp_pipelines.lake.artifact import Artifact, find
@@ -24,7 +23,7 @@ from pamp_pipelines.training.job import read_job
 from pamp_pipelines.training.metrics import read_metrics
 
 KIND = "leaderboard"
-STAGE_VERSION = 2
+STAGE_VERSION = 3
 METRICS = "metrics.jsonl"
 TABLE, WIDE, PAGE = "leaderboard.parquet", "leaderboard.csv", "index.html"
 
@@ -62,7 +61,7 @@ def leaderboard_id(lake: Lake) -> str:
 def _identity(artifacts: list[Artifact], runs: Mapping[str, Path]) -> str:
     parameters = {
         "contents": [artifact.content for artifact in artifacts],
-        "price": os.environ.get(PRICE),
+        "prices": {name: hour_price(folder) for name, folder in runs.items()},
         "metrics": {name: sha256_file(folder / METRICS) for name, folder in runs.items()},
     }
     return artifact_id(KIND, STAGE_VERSION, [artifact.id for artifact in artifacts], parameters)
@@ -81,7 +80,8 @@ def _write(
     from pamp_pipelines.evaluation.page import render
     from pamp_pipelines.evaluation.trace import Index
 
-    long = long_table(artifacts, on_event)
+    spent = costs(runs)
+    long = long_table(artifacts, on_event, spent)
     wide = wide_table(long)
     long.to_parquet(folder / TABLE, index=False)
     wide.to_csv(folder / WIDE, index=False, lineterminator="\n")
@@ -98,7 +98,7 @@ def _write(
     if losses := {name: curves for name, curves in losses.items() if curves}:
         pictures["losses"] = loss_chart(losses)
         (folder / "losses.png").write_bytes(pictures["losses"])
-    (folder / PAGE).write_text(render(long, artifacts, Index(lake), pictures, costs(runs)), encoding="utf-8")
+    (folder / PAGE).write_text(render(long, artifacts, Index(lake), pictures, spent), encoding="utf-8")
     stats |= {"rows": len(long), "checkpoints": len(wide), "evaluations": int(long["evaluation"].nunique())}
 
 

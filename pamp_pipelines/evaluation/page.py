@@ -98,6 +98,7 @@ def render(
         count=count,
         pairs=pairs(long, by_id) if len(long) else [],
         costs=costs,
+        priced=any(cost.price is not None for cost in costs),
         groups=_groups(columns),
         rows=rows,
         origins=list(origins(long, by_id, index)),
@@ -148,6 +149,8 @@ def table_rows(long: pd.DataFrame, columns: Sequence[Column]) -> Iterator[dict[s
             "step": int(head["step"]) if given(head["step"]) else None,
             "tokens": count(float(head["tokens_seen"])) if given(head["tokens_seen"]) else "",
             "tokens_seen": int(head["tokens_seen"]) if given(head["tokens_seen"]) else -1,
+            "hours": float(head["gpu_hours"]) if given(head["gpu_hours"]) else None,
+            "cost": float(head["cost"]) if given(head["cost"]) else None,
             "cells": cells,
         }
 

@@ -17,6 +17,7 @@ from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
+from pamp_pipelines.lake.staging import here
 from pamp_pipelines.launchers import run_worker
 
 WORKER = "pamp_pipelines.evaluation.worker"
@@ -52,6 +53,9 @@ def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
 def _run(job: EvaluateJob, on_event: OnEvent) -> None:
     shutil.rmtree(job.work, ignore_errors=True)
     job.work.mkdir(parents=True)
+    if job.subject.baseline is not None:
+        for prefix in (*job.subject.baseline.train, *job.subject.baseline.heldout):
+            here(prefix.parent)
     file = job.work / "job.json"
     write_text(file, job.model_dump_json(indent=2) + "\n")
     # The hub is reached only where the caller's environment asks for it; everything shipped here is local.

@@ -66,7 +66,7 @@ def score_details(artifact: Artifact) -> dict[str, Any]:
 
 def leaderboard_details(artifact: Artifact) -> dict[str, Any]:
     """The table with a row a checkpoint and the telling metric of each task; the report has them all."""
-    from pamp_pipelines.evaluation.frames import PREFERRED
+    from pamp_pipelines.evaluation.frames import COST, PREFERRED, seen_beside
 
     file = artifact.path / "leaderboard.csv"
     rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
@@ -79,7 +79,8 @@ def leaderboard_details(artifact: Artifact) -> dict[str, Any]:
                 {
                     "checkpoint": _checkpoint(row),
                     "tokens": _short(row["tokens_seen"]),
-                    **{title: _short(row[name]) for name, title in scores.items()},
+                    **{name: _short(row[name]) for name in COST if row.get(name)},
+                    **{title: _short(row[name]) + seen_beside(row, name) for name, title in scores.items()},
                 }
                 for row in rows
             ]

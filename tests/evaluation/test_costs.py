@@ -1,5 +1,11 @@
+import csv
+import dataclasses
+import json
+
+import pandas as pd
 import pytest
 
+from pamp_pipelines.commands.leaderboard import table
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.costs import PRICE, costs
 from pamp_pipelines.evaluation.leaderboard import build_leaderboard, training_runs
@@ -41,9 +47,53 @@ def test_a_price_is_shown_where_it_is_known(trained, monkeypatch):
     second = build_leaderboard(trained.lake)
     assert second.id != first.id
     assert "<td>44.00</td>" in (second.path / "index.html").read_text()
+    monkeypatch.delenv(PRICE)
+    job = trained.lake.version_dir("tiny", "poems", 1) / "job.json"
+    declared = json.loads(job.read_text())
+    declared["profile"]["price_per_gpu_hour"] = 7200
+    job.write_text(json.dumps(declared))
+    third = build_leaderboard(trained.lake)
+    assert third.id not in (first.id, second.id)
+    assert "<td>88.00</td>" in (third.path / "index.html").read_text()
     monkeypatch.setenv(PRICE, "cheap")
     with pytest.raises(InputError, match="expected a number"):
         costs(training_runs(trained.lake))
+
+
+def test_what_a_checkpoint_cost_stands_beside_each_of_its_scores(trained, monkeypatch):
+    monkeypatch.setenv(PRICE, "3600")
+    for step in (0, 11, 20):
+        key = dataclasses.replace(KEY, step=step)
+        trained.scores(key, "sums", "sums", {"exact_match": (0.5, 0.1), "math_verify": (0.5, 0.1)}, contamination=0.25)
+    trained.scores(CheckpointKey("other", "plain", 1, 0), "sums", "sums", {"exact_match": (0.5, 0.1)})
+    folder = build_leaderboard(trained.lake).path
+    long = pd.read_parquet(folder / "leaderboard.parquet")
+    spent = long.drop_duplicates(["model", "step"])[["model", "step", "gpu_hours", "cost"]].set_index(["model", "step"])
+    # Of 44 s, four in the first iteration and two in each of the next ten, logged at 11.
+    assert spent.loc[("tiny", 0)].tolist() == [0, 0]
+    assert spent.loc[("tiny", 11)].tolist() == pytest.approx([24 / 3600, 24])
+    assert spent.loc[("tiny", 20)].tolist() == pytest.approx([24 / 3600, 24]), "as of the last line of the log"
+    assert spent.loc[("other", 0)].isna().all()
+    assert len(long[long.model == "tiny"]) == 6
+    wide = pd.read_csv(folder / "leaderboard.csv").set_index(["model", "step"])
+    assert wide.loc[("tiny", 11), "cost"] == pytest.approx(24)
+    assert wide.loc[("tiny", 11), "sums/sums/contamination"] == 0.25
+    with (folder / "leaderboard.csv").open(encoding="utf-8") as file:
+        heading, _, first, *_ = table(list(csv.DictReader(file)), ["exact_match"])
+    assert heading.split() == [
+        "model",
+        "training_config",
+        "version",
+        "step",
+        "tokens_seen",
+        "gpu_hours",
+        "cost",
+        "sums",
+    ]
+    assert "0.5" in first
+    html = (folder / "index.html").read_text()
+    assert ">24.00</td>" in html
+    assert html.count("25% seen") == 6
 
 
 def test_runs_without_timings_have_no_cost(builder):
