@@ -1,25 +1,27 @@
 """Whether a model has seen what it is scored on: by whole documents, and by runs of 13 tokens.
 
-Thirteen is the length of GPT-3's overlap analysis (Brown et al. 2020, appendix C), there in words. Here they are tokens
-of the model's own tokenizer, since the shards are what training read.
+The tokens are those of the model's own tokenizer, since the shards are what training read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pamp_pipelines.corpus.grams import Grams
+from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.hashing import sha256_json
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-GRAM = 13
-CHUNK = 1 << 22  # tokens hashed at a time
 MOST_TOKENS = 2_000_000_000
-"""Training tokens beyond which runs are not searched for: that takes some 50 s a billion on one core."""
-_BASE = 0x9E3779B97F4A7C15  # odd, so that no token is lost modulo 2^64
+"""Training tokens beyond which runs are not searched for."""
 
 
 def documents_in_training(heldout: Sequence[Path], train: Sequence[Path]) -> tuple[int, int]:
@@ -60,40 +62,43 @@ def _digests(prefixes: Sequence[Path], lengths: npt.NDArray[np.int64] | None) ->
 def seen_in_training(texts: Sequence[Sequence[int]], train: Sequence[Path]) -> list[bool] | None:
     """Which texts share a run of 13 tokens with the training shards; None where those are too large to search.
 
+    What was found in a shard is remembered beside it: every checkpoint of a run asks the same.
+
     Args:
         texts: token ids of each.
         train: prefixes of the shards.
     """
-    import numpy as np
-
     from pamp_pipelines.tokenization.indexed import IndexedReader
 
-    readers = [IndexedReader(prefix) for prefix in train]
-    if sum(len(reader.tokens) for reader in readers) > MOST_TOKENS:
+    readers = {prefix: IndexedReader(prefix) for prefix in train}
+    if sum(len(reader.tokens) for reader in readers.values()) > MOST_TOKENS:
         return None
-    grams = [gram_hashes(np.asarray(text, dtype=np.uint64)) for text in texts]
-    wanted = np.unique(np.concatenate(grams)) if grams else np.empty(0, np.uint64)
-    found = np.zeros(len(wanted), dtype=bool)
-    for reader in readers:
-        for start in range(0, len(reader.tokens), CHUNK):
-            chunk = reader.tokens[start : start + CHUNK + GRAM - 1].astype(np.uint64)
-            hashes = gram_hashes(chunk)
-            places = np.searchsorted(wanted, hashes)
-            places[places == len(wanted)] = 0
-            if len(wanted):
-                found[places[wanted[places] == hashes]] = True
-    seen = wanted[found]
-    return [bool(np.isin(of_text, seen).any()) for of_text in grams]
+    grams = Grams(texts)
+    seen = [False] * len(texts)
+    for prefix, reader in readers.items():
+        memory = _memory(prefix, grams)
+        found = _recall(memory, len(texts))
+        if found is None:
+            found = grams.in_stream(reader.tokens)
+            with contextlib.suppress(OSError):  # a lake that cannot be written to is searched each time
+                memory.parent.mkdir(exist_ok=True)
+                write_json(memory, found)
+        seen = [before or now for before, now in zip(seen, found, strict=True)]
+    return seen
 
 
-def gram_hashes(tokens: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A 64-bit polynomial hash of each run of 13 tokens, shape [tokens - 12]; empty for fewer."""
-    import numpy as np
+def _memory(prefix: Path, grams: Grams) -> Path:
+    """Where it is remembered which texts a shard has runs of: beside the artifact, by texts and state of the file."""
+    from pamp_pipelines.tokenization.indexed import bin_path
 
-    count = len(tokens) - GRAM + 1
-    if count <= 0:
-        return np.empty(0, np.uint64)
-    hashes = np.zeros(count, np.uint64)
-    for place in range(GRAM):
-        hashes = hashes * np.uint64(_BASE) + tokens[place : place + count] + np.uint64(1)  # wraps modulo 2^64
-    return hashes
+    state = bin_path(prefix).stat()
+    name = sha256_json([prefix.name, grams.sha256, state.st_size, state.st_mtime_ns])
+    return prefix.parent.with_name(f".{prefix.parent.name}.seen") / f"{name[:32]}.json"
+
+
+def _recall(memory: Path, texts: int) -> list[bool] | None:
+    try:
+        found = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, list) and len(found) == texts else None

@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pamp_pipelines.corpus import grams
+from pamp_pipelines.corpus.grams import GRAM, Grams, gram_hashes
 from pamp_pipelines.evaluation import contamination
-from pamp_pipelines.evaluation.contamination import GRAM, documents_in_training, gram_hashes, seen_in_training
+from pamp_pipelines.evaluation.contamination import documents_in_training, seen_in_training
 from pamp_pipelines.tokenization.indexed import IndexedWriter
 
 TOKENS = st.integers(0, 2)  # few, so that runs repeat
@@ -44,10 +46,33 @@ def test_chunks_hide_nothing_and_large_shards_are_left_alone(tmp_path, monkeypat
     document = np.random.default_rng(0).integers(0, 1000, 400).tolist()
     prefix = write(tmp_path / "train", [document])
     texts = [document[start : start + GRAM] for start in range(0, 380, 5)] + [document[:12], [*document[:12], 1001]]
-    monkeypatch.setattr(contamination, "CHUNK", 7)
+    monkeypatch.setattr(grams, "CHUNK", 7)
     assert seen_in_training(texts, [prefix]) == [True] * 76 + [False, False]
     monkeypatch.setattr(contamination, "MOST_TOKENS", 399)
     assert seen_in_training(texts, [prefix]) is None
+
+
+def test_a_shard_is_searched_once_for_equal_texts(tmp_path, monkeypatch):
+    (tmp_path / "shard").mkdir()
+    document = list(range(100))
+    train = [write(tmp_path / f"shard/{name}", [document[start:]]) for name, start in (("a", 0), ("b", 50))]
+    texts = [document[:20], document[60:80], list(range(500, 520))]
+    assert seen_in_training(texts, train) == [True, True, False]
+
+    def again(*_):
+        raise AssertionError("searched again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Grams, "in_stream", again)
+        assert seen_in_training(texts, train) == [True, True, False]
+        assert seen_in_training(texts, train[1:]) == [False, True, False], "each shard for itself"
+        with pytest.raises(AssertionError, match="searched again"):
+            seen_in_training(texts[:2], train)
+    write(train[0], [list(range(500, 600))])
+    assert seen_in_training(texts, train) == [False, True, True], "a shard that was written anew is searched anew"
+    for memory in (tmp_path / ".shard.seen").iterdir():
+        memory.write_text("[tru")
+    assert seen_in_training(texts, train) == [False, True, True]
 
 
 @pytest.mark.parametrize("count", [0, 12])
