@@ -6,24 +6,28 @@ from typing import Any
 
 import dagster as dg
 
-from pamp_pipelines.errors import MissingInput, PampError, VerificationFailed, WorkerCanceled, WorkerFailed
+from pamp_pipelines.errors import MissingInput, PampError, VerificationFailed, WorkerCanceled
+from pamp_pipelines.orchestration.retries import request_retry
 
 
 @contextlib.contextmanager
-def as_failures() -> Iterator[None]:
-    """Turn errors that another attempt cannot cure into failures without retries.
+def as_failures(context: dg.AssetExecutionContext, *, resumes: bool = False) -> Iterator[None]:
+    """Turn a stage's errors into requests for another attempt, where ``retries.RETRIES`` has them, or into failures.
 
     A canceled run needs this as much as a wrong input: with the in-process executor Dagster takes the interrupt for one
-    more step error and, under a retry policy, trains again to the end (dagster-io/dagster#15026). Only a failed worker
-    keeps its retries.
+    more step error and, under a retry policy, trains again to the end (dagster-io/dagster#15026).
+
+    Args:
+        context: of the running step.
+        resumes: another attempt goes on where this one stopped.
     """
     try:
         yield
     except (dg.DagsterExecutionInterruptedError, WorkerCanceled) as error:
         raise dg.Failure("canceled", allow_retries=False) from error
-    except WorkerFailed:
-        raise
     except PampError as error:
+        if retry := request_retry(context, error, resumes=resumes):
+            raise retry from error
         raise dg.Failure(str(error), metadata=_metadata(error), allow_retries=False) from error
 
 
@@ -42,9 +46,7 @@ def stage_error(error: dg.Failure | dg.DagsterError, instance: dg.DagsterInstanc
         return cause
     if checks := _failed_checks(instance, run_id):
         return VerificationFailed("\n".join(checks))
-    # after the last retry nothing but text is left of the worker's failure
-    text = _worker_failure(instance, run_id)
-    return WorkerFailed(text, None) if text else error
+    return error
 
 
 def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
@@ -56,14 +58,3 @@ def _failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
         for check in found
         if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR
     ]
-
-
-def _worker_failure(instance: dg.DagsterInstance, run_id: str) -> str | None:
-    name = f"{WorkerFailed.__module__}.{WorkerFailed.__name__}: "
-    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
-        error = entry.dagster_event.step_failure_data.error if entry.dagster_event else None
-        while error is not None:
-            if error.message.startswith(name):
-                return error.message.removeprefix(name).rstrip()
-            error = error.cause
-    return None

@@ -10,6 +10,7 @@ from pamp_pipelines.lake.events import OnEvent
 from pamp_pipelines.orchestration.events import Reporter
 from pamp_pipelines.orchestration.failures import as_failures
 from pamp_pipelines.orchestration.leftovers import process_tags
+from pamp_pipelines.orchestration.retries import refuse_after_max_runtime
 from pamp_pipelines.orchestration.versions import asset_key
 
 
@@ -18,6 +19,8 @@ def stage(
     context: dg.AssetExecutionContext,
     asset: str,
     on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None,
+    *,
+    resumes: bool = False,
 ) -> Iterator[OnEvent]:
     """Yields the ``on_event`` for the stage; its errors leave as Dagster failures.
 
@@ -25,10 +28,12 @@ def stage(
         context: of the running step.
         asset: key, with slashes, that observations are reported under.
         on_checkpoint: gets the data of each ``checkpoint`` event.
+        resumes: another attempt goes on where this one stopped, so that a crash is worth one.
     """
+    refuse_after_max_runtime(context)
     # by which the run is found to be dead when its process was killed together with the daemon
     context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
-    with as_failures():
+    with as_failures(context, resumes=resumes):
         yield reporter
     reporter.close()

@@ -1,5 +1,6 @@
 """What a launch can say, and what its run says about itself."""
 
+import dataclasses
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import WorkerFailed
 from pamp_pipelines.lake.store import CheckpointKey
-from pamp_pipelines.orchestration import limits
+from pamp_pipelines.orchestration import limits, retries
 from pamp_pipelines.orchestration.failures import as_failures
 from pamp_pipelines.orchestration.limits import within
 from pamp_pipelines.orchestration.tags import checkpoint_tags, tag_run
@@ -51,6 +52,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     class Clock:
         elapsed = 0.0
 
+    quick = [dataclasses.replace(line, delay_s=0) for line in retries.RETRIES]
+    monkeypatch.setattr(retries, "RETRIES", quick)
     monkeypatch.setattr(limits, "started", lambda context: time.time() - Clock.elapsed)
     return Clock
 
@@ -59,11 +62,11 @@ def attempts(instance: dg.DagsterInstance, hours: float | None, clock: Any, work
     """Run an asset whose worker fails; returns how often it was tried and what the last failure said."""
     count = 0
 
-    @dg.asset(retry_policy=dg.RetryPolicy(max_retries=2))
+    @dg.asset
     def trained(context: dg.AssetExecutionContext) -> None:
         nonlocal count
         count += 1
-        with as_failures(), within(context, hours, ComputeProfile(timeout_s=7200)) as profile:
+        with as_failures(context, resumes=True), within(context, hours, ComputeProfile(timeout_s=7200)) as profile:
             worker(profile)
 
     result = dg.materialize([trained], instance=instance, raise_on_error=False)
