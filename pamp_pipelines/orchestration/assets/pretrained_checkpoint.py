@@ -15,12 +15,12 @@ from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import training_details
 from pamp_pipelines.orchestration.freshness import training_freshness
+from pamp_pipelines.orchestration.grid import declared_pairs, grid_note
 from pamp_pipelines.orchestration.limits import within
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions, dimensions
 from pamp_pipelines.orchestration.resources import ProjectResource
-from pamp_pipelines.orchestration.retries import continues_a_version
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.orchestration.tags import tag_run
 from pamp_pipelines.training.kept import read_kept
@@ -56,13 +56,19 @@ class Training(dg.Config):
     )
 
 
-def declared_pairs(catalog: Catalog) -> dg.MetadataValue:
-    """Which cells of the grid exist: Dagster's grid is full, and a launch of another cell fails at once."""
-    return dg.MetadataValue.json({config: catalog.models_of(config) for config in catalog.training_configs})
+DESCRIPTION = """\
+A training run of a model with a config, by NVIDIA's own loop.
+
+A retry resumes from the newest complete checkpoint. Kept checkpoints appear as partitions of `checkpoint` while the run
+goes on. Loss, learning rate, gradient norm and speed are observations of this asset; the full curves are in
+`metrics.jsonl` and TensorBoard.
+
+"""
 
 
 def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
     @dg.asset(
+        description=DESCRIPTION + grid_note(catalog),
         partitions_def=partitions.model_training_config,
         deps=[
             dg.AssetDep("tokenized_shards", partition_mapping=partitions.by_blend),
@@ -75,6 +81,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         owners=owners(catalog.training_configs.values()),
         check_specs=check_specs("pretrained_checkpoint"),
         pool="train",
+        retry_policy=dg.RetryPolicy(max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL),
         code_version=str(STAGE_VERSION),
         freshness_policy=training_freshness(catalog),
         metadata={"declared_pairs": declared_pairs(catalog), **code_references(catalog, "model", "training_config")},
@@ -82,23 +89,16 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
     def pretrained_checkpoint(
         context: dg.AssetExecutionContext, config: Training, pamp: ProjectResource
     ) -> dg.MaterializeResult:
-        """A training run of a model with a config, by NVIDIA's own loop.
-
-        A retry resumes from the newest complete checkpoint. Kept checkpoints appear as partitions of `checkpoint` while
-        the run goes on. Loss, learning rate, gradient norm and speed are observations of this asset; the full curves
-        are in `metrics.jsonl` and TensorBoard.
-
-        The grid shows every model with every config; `declared_pairs` lists, by config, those that are declared.
-        """
         model, name = dimensions(context).values()
 
         def on_checkpoint(data: Mapping[str, Any]) -> None:
             kept = CheckpointKey.parse(data["key"])
             announce(context.instance, context.log_event, kept, read_kept(pamp.lake, kept))
 
-        with stage(context, "pretrained_checkpoint", on_checkpoint, resumes=True) as on_event:
+        with stage(context, "pretrained_checkpoint", on_checkpoint) as on_event:
             pamp.catalog.require_pair(model, name)
-            fresh = config.mode is Mode.fresh and not continues_a_version(context)
+            # A retry goes on with the version that the first attempt began.
+            fresh = config.mode is Mode.fresh and context.retry_number == 0
             job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
             profile_name = config.profile or pamp.catalog.training_config(name).profile
             tag_run(
