@@ -16,6 +16,7 @@ from pamp_pipelines.orchestration.automation import automation_sensor
 from pamp_pipelines.orchestration.jobs import jobs
 from pamp_pipelines.orchestration.partitions import partitions
 from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.retention import forget_old_runs
 from pamp_pipelines.orchestration.schedules import schedules
 from pamp_pipelines.orchestration.sensors import end_dead_runs, register_checkpoints, watch_declarations
 from pamp_pipelines.orchestration.webhook import failure_webhook
@@ -39,6 +40,7 @@ def build_definitions(project: Project) -> dg.Definitions:
             register_checkpoints(),
             end_dead_runs(),
             *failure_webhook(),
+            *forget_old_runs(),
         ],
         resources={"pamp": ProjectResource(root=str(project.root))},
         # One process for a run: there is one chain in it, and no step process can outlive a killed run.

@@ -22,6 +22,7 @@ from pamp_pipelines.orchestration.events import listener
 from pamp_pipelines.orchestration.failures import stage_error
 from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.leftovers import end_leftovers, process_tags
+from pamp_pipelines.orchestration.origin import origin, origin_in
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.uptodate import existing
 from pamp_pipelines.orchestration.versions import DATA_VERSION_TAG, asset_key, recorded_version
@@ -124,7 +125,7 @@ class _Runner:
         start = time.monotonic()
         run_id = str(uuid.uuid4())
         self.on_event(event("started", asset=selection.stage, partition=partition))
-        token = listener.set(self.on_event)
+        token, launched = listener.set(self.on_event), origin.set(origin_in(self.project, self._job.name))
         try:
             outcome = self._job.execute_in_process(
                 asset_selection=[asset_key(asset) for asset in selection.assets],
@@ -138,6 +139,7 @@ class _Runner:
             raise stage_error(error, self.instance, run_id) from error
         finally:
             listener.reset(token)
+            origin.reset(launched)
         seconds = time.monotonic() - start
         self.on_event(event("finished", asset=selection.stage, partition=partition, seconds=seconds))
         made = {e.asset_key: e.materialization for e in outcome.get_asset_materialization_events()}
