@@ -12,6 +12,7 @@ from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.checkpoints import announce
 from pamp_pipelines.orchestration.checks import check_specs
 from pamp_pipelines.orchestration.code_references import code_references
+from pamp_pipelines.orchestration.compute_logs import following
 from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import training_details
 from pamp_pipelines.orchestration.freshness import training_freshness
@@ -21,6 +22,7 @@ from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions, dimensions
 from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.retries import continues_a_version
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.orchestration.tags import tag_run
 from pamp_pipelines.training.kept import read_kept
@@ -81,7 +83,6 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         owners=owners(catalog.training_configs.values()),
         check_specs=check_specs("pretrained_checkpoint"),
         pool="train",
-        retry_policy=dg.RetryPolicy(max_retries=2, delay=60, backoff=dg.Backoff.EXPONENTIAL),
         code_version=str(STAGE_VERSION),
         freshness_policy=training_freshness(catalog),
         metadata={"declared_pairs": declared_pairs(catalog), **code_references(catalog, "model", "training_config")},
@@ -95,17 +96,16 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
             kept = CheckpointKey.parse(data["key"])
             announce(context.instance, context.log_event, kept, read_kept(pamp.lake, kept))
 
-        with stage(context, "pretrained_checkpoint", on_checkpoint) as on_event:
+        with stage(context, "pretrained_checkpoint", on_checkpoint, resumes=True) as on_event:
             pamp.catalog.require_pair(model, name)
-            # A retry goes on with the version that the first attempt began.
-            fresh = config.mode is Mode.fresh and context.retry_number == 0
+            fresh = config.mode is Mode.fresh and not continues_a_version(context)
             job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
             profile_name = config.profile or pamp.catalog.training_config(name).profile
             tag_run(
                 context,
                 {"model": model, "training_config": name, "version": job.run_dir.name, "profile": profile_name},
             )
-            with within(context, config.max_hours, job.profile) as profile:
+            with within(context, config.max_hours, job.profile) as profile, following(job.run_dir / "logs"):
                 artifact = train(job.model_copy(update={"profile": profile}), on_event)
             return result(artifact, training_details(artifact))
 
