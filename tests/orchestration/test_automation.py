@@ -1,11 +1,14 @@
 """Ticks of the automation without a daemon: what would run, and when."""
 
+import shutil
 from collections.abc import Iterable
 
 import dagster as dg
 import pytest
 
+from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.checks import CHECKS
+from pamp_pipelines.project import Project
 
 ONE, TWO = "scratch/both/v0001/0000004", "scratch/both/v0001/0000008"
 EXPORT, LEADERBOARD = dg.AssetKey("hf_export"), dg.AssetKey("leaderboard")
@@ -85,3 +88,20 @@ def test_scores_wait_for_the_blocking_checks_of_the_export(automation: Automatio
     automation.check(EXPORT, [c.name for c in CHECKS["hf_export"]], passed=False)
     automation.report(EXPORT, ONE)
     assert not {asset for asset in automation.tick() if asset.startswith("eval_scores")}
+
+
+def test_a_new_evaluation_waits_for_a_backfill_of_what_exists(automation: Automation, own_project: Project) -> None:
+    """Otherwise one new YAML would start a run for each checkpoint that was ever kept."""
+    automation.add_checkpoint(ONE)
+    automation.report(EXPORT, ONE)
+    automation.check(EXPORT, [c.name for c in CHECKS["hf_export"]], passed=True)
+    for key in SCORES:
+        automation.report(key, ONE)
+    automation.tick()
+    folder = own_project.assets / "evaluations"
+    shutil.copy(folder / "sums.yaml", folder / "more-sums.yaml")
+    automation.definitions = build_definitions(own_project)
+    assert not {asset for asset in automation.tick() if asset.startswith("eval_scores")}
+    automation.add_checkpoint(TWO)
+    automation.report(EXPORT, TWO)
+    assert automation.tick().get("eval_scores/more-sums") == {TWO}

@@ -8,7 +8,9 @@ from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.orchestration.events import Reporter, listener
 
 
-def run_with(events: list[tuple[float, Event]]) -> dg.ExecuteInProcessResult:
+def run_with(
+    events: list[tuple[float, Event]], instance: dg.DagsterInstance | None = None
+) -> dg.ExecuteInProcessResult:
     """Hand ``events`` to a reporter inside a run; each comes with the clock's time in seconds."""
     now = 0.0
 
@@ -21,7 +23,7 @@ def run_with(events: list[tuple[float, Event]]) -> dg.ExecuteInProcessResult:
             reporter(one)
         reporter.close()
 
-    return dg.materialize([trained])
+    return dg.materialize([trained], instance=instance)
 
 
 def observed(result: dg.ExecuteInProcessResult) -> list[float]:
@@ -32,10 +34,12 @@ def observations(result: dg.ExecuteInProcessResult) -> list[dg.DagsterEvent]:
     return [e for e in result.all_events if e.event_type_value == "ASSET_OBSERVATION"]
 
 
-def test_a_hundred_thousand_metrics_become_a_bounded_number_of_observations() -> None:
+def test_a_hundred_thousand_metrics_become_a_bounded_number_of_observations(instance: dg.DagsterInstance) -> None:
     metrics = [(step / 1000, event("metric", step=step, loss=1 / (step + 1))) for step in range(100_000)]
-    result = run_with(metrics)
+    result = run_with(metrics, instance)
     steps = observed(result)
+    logged = [entry for entry in instance.all_logs(result.run_id) if entry.user_message.startswith("step ")]
+    assert len(logged) == len(steps)  # one line of the log for each
     assert steps == [0, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000, 70_000, 80_000, 90_000, 99_999]
 
 

@@ -167,6 +167,10 @@ def test_each_asset_leads_to_its_yaml(definitions: dg.Definitions, tiny_project:
         if "dagster/code_references" in graph.get(key).metadata
     }
     assert linked["eval_scores/sums"] == {"assets/evaluations/sums.yaml"}
+    (reference,) = graph.get(dg.AssetKey(["eval_scores", "sums"])).metadata["dagster/code_references"].code_references
+    # where the declaration begins, below the modeline and other comments
+    lines = Path(reference.file_path).read_text().splitlines()
+    assert lines[reference.line_number - 1] == next(line for line in lines if line and not line.startswith("#"))
     assert linked["megatron_checkpoint"] == {"assets/models/imported.yaml", "assets/models/scratch.yaml"}
     assert len(linked["pretrained_checkpoint"]) == 4
     assert linked.keys() >= {"raw_corpus", "tokenized_shards", "corpus_declaration", "training_declaration"}
