@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_data
-from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
 from pamp_pipelines.commands.leaderboard import summary
 from pamp_pipelines.commands.progress import progress
 
@@ -19,14 +19,14 @@ def report(project: Path | None, output: Path | None) -> Outcome:
     checkpoint) and the plots as PNG. Nothing is done when nothing has changed.
     """
     from pamp_pipelines.evaluation.leaderboard import PAGE, TABLE, WIDE, build_leaderboard
-    from pamp_pipelines.lake.store import Lake
+    from pamp_pipelines.lake.publication import published
 
-    lake = Lake(discover(project).lake)
+    lake = open_lake(discover(project))
     with progress() as on_event:
-        artifact = build_leaderboard(lake, on_event, output and output.resolve())
+        artifact = published(build_leaderboard(lake, on_event, output and output.resolve()))
     rows, lines = summary(artifact.path)
     if not rows:
-        lines.insert(0, f"{lake.root}: no scores yet; `pamp evaluate CHECKPOINT` makes some.")
+        lines.insert(0, f"{lake.root}: no readable scores yet; `pamp evaluate CHECKPOINT` makes some.")
     places = {"report": PAGE, "parquet": TABLE, "csv": WIDE}
     files = {name: str(artifact.path / file) for name, file in places.items()}
     lines += [f"{name:<12} {files[name]}" for name in ("parquet", "csv")]

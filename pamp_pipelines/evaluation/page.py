@@ -220,7 +220,9 @@ def number(value: float) -> str:
 
 def signed(value: float | None) -> str:
     """Four significant digits with a sign."""
-    return "–" if value is None else f"{value:+.4g}"
+    if value is None:
+        return "–"
+    return f"{value:+.4g}" if value else "0"
 
 
 def two_digits(value: float) -> str:

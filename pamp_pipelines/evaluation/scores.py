@@ -49,6 +49,9 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }
 """Column -> (Arrow type, description)."""
 
+ADDED = frozenset({"split", "contamination"})
+"""Columns that older files lack; they are read as empty."""
+
 
 def schema() -> pa.Schema:
     """Arrow schema with a description on every column."""
@@ -84,7 +87,8 @@ def read_scores(path: Path) -> list[dict[str, Any]]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(f"{path}: not a readable scores file: {error}; evaluate the checkpoint again.") from error
-    if missing := [name for name in COLUMNS if name not in table.column_names]:
-        raise InputError(f"{path}: columns {', '.join(missing)} are missing; evaluate the checkpoint again.")
-    rows: list[dict[str, Any]] = table.select(list(COLUMNS)).to_pylist()
-    return rows
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if lost := [name for name in missing if name not in ADDED]:
+        raise InputError(f"{path}: columns {', '.join(lost)} are missing; evaluate the checkpoint again.")
+    rows = table.select([name for name in COLUMNS if name not in missing]).to_pylist()
+    return [{name: row.get(name) for name in COLUMNS} for row in rows]

@@ -169,4 +169,6 @@ def describe(ancestors: Iterable[Ancestor], root: Path) -> Iterator[str]:
         dirty = "+" if ancestor.manifest.producer.get("git_dirty") else ""
         where = path.relative_to(root) if path.is_relative_to(root) else path
         note = "  CHANGED since" if ancestor.changed else "  evicted" if ancestor.evicted else ""
+        before = ancestor.manifest.declaration.get("follows") if ref.kind == "pretrained_checkpoint" else None
+        note += f"  follows {before['version']} {before['id'][:12]}" if before else ""
         yield f"{line}  {where}  {ancestor.manifest.created}  code {commit or 'unknown'}{dirty}{note}"

@@ -71,4 +71,4 @@ def test_another_folder(project: Path, tmp_path: Path) -> None:
 def test_no_scores_is_said(project: Path) -> None:
     result = report(project)
     assert result.exit_code == 0
-    assert "no scores yet" in result.stdout
+    assert "no readable scores yet" in result.stdout

@@ -164,6 +164,11 @@ class LakeBuilder:
         return draft.artifact
 
 
+@pytest.fixture(scope="module")
+def shared_builder(tmp_path_factory: pytest.TempPathFactory) -> LakeBuilder:
+    return LakeBuilder(Lake(tmp_path_factory.mktemp("shared") / "lake"))
+
+
 @pytest.fixture
 def builder(tmp_path: Path) -> LakeBuilder:
     return LakeBuilder(Lake(tmp_path / "lake"))

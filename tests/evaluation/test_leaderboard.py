@@ -4,7 +4,9 @@ import re
 import pandas as pd
 import pytest
 
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.leaderboard import build_leaderboard
+from pamp_pipelines.evaluation.scores import COLUMNS, read_scores
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.lake.store import CheckpointKey
 
@@ -82,6 +84,18 @@ def test_damaged_scores_are_reported_and_the_others_shown(filled):
     warning = next(event for event in events if event.kind == "warning")
     assert "scores.parquet" in warning.data["message"]
     assert len(pd.read_parquet(artifact.path / "leaderboard.parquet")) == 8
+
+
+def test_older_scores_are_shown_and_foreign_tables_are_not(filled):
+    file = filled.lake.scores_dir(TINY0, "sums") / "scores.parquet"
+    table = pd.read_parquet(file)
+    table.drop(columns=["split", "contamination"]).to_parquet(file)
+    rows = read_scores(file)
+    assert [(row["value"], row["split"], row["contamination"]) for row in rows] == [(0.0, None, None)] * 2
+    assert list(rows[0]) == list(COLUMNS)
+    table.drop(columns=["value"]).to_parquet(file)
+    with pytest.raises(InputError, match=r"scores\.parquet: columns value are missing"):
+        read_scores(file)
 
 
 def test_broken_scores_are_shown_as_what_they_are(filled):

@@ -16,8 +16,9 @@ RUNS = (("tiny", "poems-fast", 1), ("大模型", "续写", 1))
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def page_file(builder) -> Path:
+@pytest.fixture(scope="module")
+def page_file(shared_builder) -> Path:
+    builder = shared_builder
     for model, config, version in RUNS:
         for step in (0, 50, 100):
             key = CheckpointKey(model, config, version, step)
@@ -60,8 +61,8 @@ def open_page(page_file):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
-        def load(scripts: bool):
-            page = browser.new_context(java_script_enabled=scripts, viewport={"width": 1360, "height": 900}).new_page()
+        def load(scripts: bool, width: int = 1360):
+            page = browser.new_context(java_script_enabled=scripts, viewport={"width": width, "height": 900}).new_page()
             page.on("request", lambda request: seen.append(request.url))
             page.on("pageerror", lambda error: seen.append(str(error)))
             page.on("console", lambda message: seen.append(message.text))
@@ -97,6 +98,16 @@ def test_everything_is_readable_without_scripts(open_page, page_file):
         page.screenshot(path=Path(folder) / "leaderboard.png", full_page=True)
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_telephone_shows_it_all(open_page, scripts):
+    load, _ = open_page
+    page = load(scripts=scripts, width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390, "the page itself does not scroll sideways"
+    assert all(picture.bounding_box()["width"] > 700 for picture in page.locator("img").all()), "they scroll in place"
+    names = page.locator(".board td.name")
+    assert all(name.bounding_box()["width"] < 180 for name in names.all()), "scores are in sight beside the names"
+
+
 def test_the_table_sorts_filters_and_compares(open_page):
     load, seen = open_page
     page = load(scripts=True)
@@ -120,5 +131,5 @@ def test_the_table_sorts_filters_and_compares(open_page):
     compared = page.locator("#compare table").inner_text()
     assert "900.0" in compared
     assert "12.00" in compared
-    assert "clear" in compared
+    assert "better" in compared
     assert [line for line in seen if not line.startswith(("file:", "data:"))] == []
