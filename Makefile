@@ -54,8 +54,7 @@ demo: $(STAMP)  ## Materialise the whole chain on real input and print the leade
 
 test: $(STAMP) lint  ## All tests, quick ones first
 	@$(BIN)/pytest -q -m "not slow and not system" $(SPREAD)
-	# the Slurm cluster's tests are not steady beside other load yet: `make test-slurm` runs them
-	$(BIN)/pytest -q -m "slow or system" --ignore=tests/system
+	$(BIN)/pytest -q -m "slow or system"
 
 test-slurm: $(STAMP)  ## Slurm for real: two nodes of a cluster that the tests start
 	@$(BIN)/pytest -q -m system tests/system

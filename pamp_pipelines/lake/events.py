@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-EventKind = Literal["started", "construction", "progress", "metric", "checkpoint", "warning", "finished", "failed"]
+EventKind = Literal[
+    "submitted", "started", "construction", "progress", "metric", "checkpoint", "warning", "finished", "failed"
+]
 
 
 class Event(BaseModel):

@@ -53,10 +53,11 @@ class _Exit(BaseModel):
 
 @dataclass
 class _Seen:
-    """The controller's last answer about a job."""
+    """The controller's last answer about a job, or that there was none."""
 
     at: float
     state: JobState | None
+    unreachable: Unreachable | None = None
 
 
 class SlurmLauncher:
@@ -222,8 +223,18 @@ class SlurmLauncher:
         seen = self._seen.get(handle.id)
         limit = min(1.0, handle.details["poll_s"]) if fresh else handle.details["poll_s"]
         if seen is None or now - seen.at >= limit:
-            seen = self._seen[handle.id] = _Seen(now, slurm.job_state(handle.id, handle.details["name"]))
+            seen = self._seen[handle.id] = self._ask(handle)
+        if seen.unreachable is not None:
+            raise seen.unreachable
         return seen.state
+
+    def _ask(self, handle: Handle) -> _Seen:
+        """An unanswered question is remembered as well: it takes long, and the worker's events must not wait for it."""
+        try:
+            state, error = slurm.job_state(handle.id, handle.details["name"]), None
+        except Unreachable as unreachable:
+            state, error = None, unreachable
+        return _Seen(self._clock(), state, error)
 
 
 def _name(run_dir: Path, token: str) -> str:

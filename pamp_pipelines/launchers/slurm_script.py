@@ -13,8 +13,9 @@ Slurm ends a job in several ways; the script makes one of them:
 * `scontrol requeue` sends SIGTERM to everything; the shell only waits for the worker's end.
 * squeue forgets a job after minutes and sacct is absent on many clusters, so the shell writes ``exit.json`` itself.
 
-Each node runs one torchrun agent. Nodes meet at a port of the first one that follows from the job's number: ranks are
-in Slurm's (topological) order of nodes, which torch's dynamic rendezvous would not keep.
+Each node runs one torchrun agent. Nodes meet at a port of the first one, the first free one from that on which follows
+from the job's number: ranks are in Slurm's (topological) order of nodes, which torch's dynamic rendezvous would not
+keep.
 """
 
 import math
@@ -55,11 +56,21 @@ step=$!
 again=1
 while [ -n "$again" ]; do again=; wait "$step"; code=$?; done
 if [ "$code" -eq 143 ] || [ "$code" -eq 75 ]; then stopped=${stopped:-TERM}; fi"""
+# A busy controller is asked again. Once the job is back in the queue Slurm ends this shell, whose last status must then
+# not be taken for the job's: it becomes a process that ends with the first signal and writes nothing.
 _REQUEUE = """\
-if [ -n "$stopped" ] && [ "$code" -ne 0 ] && [ ! -e "$logs/cancel" ] &&
-  [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ] && scontrol requeue "$SLURM_JOB_ID"; then
-  sleep 60  # Slurm ends this shell
+if [ -n "$stopped" ] && [ "$code" -ne 0 ]; then
+  for attempt in 1 2 3 4; do
+    [ ! -e "$logs/cancel" ] || break
+    if state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T); then
+      [ "$state" = RUNNING ] || break
+      scontrol requeue "$SLURM_JOB_ID" && exec sleep 300
+    fi
+    sleep 5
+  done
 fi"""
+_FREE_PORT = 'while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done'
+"""Somebody else on the first node may listen at the job's port; this shell runs there."""
 
 
 def nodes(spec: WorkerSpec) -> int:
@@ -113,6 +124,7 @@ def _worker(spec: WorkerSpec, python: str, count: int) -> list[str]:
     agent = [python, "-m", "pamp_pipelines.launchers.elastic", f"--nnodes={count}", f"--nproc-per-node={each}"]
     return [
         f"port=$(({first} + SLURM_JOB_ID % {ports}))",
+        _FREE_PORT,
         f'{srun} {output} bash -c {shlex.quote(on_node)} "$start" \\',
         f'  {shlex.join(agent)} --max-restarts=0 --master-port="$port" --redirects=3 {module} &',
     ]

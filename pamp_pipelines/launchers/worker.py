@@ -131,19 +131,18 @@ def run_worker(
     events = run_dir / EVENTS
     launcher = launcher_for(profile)
     spec = WorkerSpec(module, job.absolute(), run_dir.absolute(), profile, nproc, env or {}, hold, before_restart)
-    handle = _same_worker(launcher, spec)
-    if handle is None:
-        # earlier attempts wrote events too: those were handed on then
-        offset = size_of(events)
-        handle = launcher.submit(spec)
-    else:
-        offset = _handed_on(handle)
-        on_event(event("warning", message=f"watching the worker of an earlier attempt (job {handle.id})"))
-    mark = handle.log_dir / _HANDED_ON if launcher.outlives_caller else None
-    if mark is not None:
-        write_text(mark, str(offset))
-    tail = _Tail(events, on_event, offset, mark)
+    found = _same_worker(launcher, spec)
+    # earlier attempts wrote events too: those were handed on then
+    offset = _handed_on(found) if found else size_of(events)
+    handle = found or launcher.submit(spec)
     try:
+        mark = handle.log_dir / _HANDED_ON if launcher.outlives_caller else None
+        if mark is not None:
+            write_text(mark, str(offset))
+            on_event(event("submitted", launcher=handle.launcher, job=handle.id))
+        if found:
+            on_event(event("warning", message=f"watching the worker of an earlier attempt (job {handle.id})"))
+        tail = _Tail(events, on_event, offset, mark)
         status = _watch(launcher, handle, spec, tail)
     except BaseException:
         launcher.cancel(handle)

@@ -13,6 +13,9 @@ from pamp_pipelines.orchestration.values import to_metadata
 OBSERVATION_INTERVAL_S = 10.0
 """Each observation is a write to the event log and its index; full curves are in metrics.jsonl and TensorBoard."""
 
+JOB_TAG = "pamp/job"
+"""Tag of a run: the cluster's job that it waits for, as the cluster's own commands name it."""
+
 listener: contextvars.ContextVar[OnEvent] = contextvars.ContextVar("listener", default=ignore)
 """Who else wants the events of a run in this process: the command line's progress display."""
 
@@ -58,6 +61,9 @@ class Reporter:
                 self._context.log.info(f"checkpoint: {_line(event.data)}")
                 if self._on_checkpoint:
                     self._on_checkpoint(event.data)
+            case "submitted":
+                self._context.instance.add_run_tags(self._context.run.run_id, {JOB_TAG: _job(event.data)})
+                self._context.log.info(f"submitted: {_line(event.data)}")
             case "warning":
                 self._context.log.warning(_line(event.data))
             case "failed":
@@ -79,6 +85,10 @@ class Reporter:
             )
         )
         self._waiting = None
+
+
+def _job(data: Mapping[str, Any]) -> str:
+    return f"{data['launcher']} {data['job']}"
 
 
 def _line(data: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InfrastructureFailed, InputError, LauncherError, WorkerFailed, WorkerPreempted
-from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.lake.events import Event, EventLog
 from pamp_pipelines.launchers import find_worker, run_worker
 from pamp_pipelines.launchers import kubernetes as module
 from pamp_pipelines.launchers.base import WorkerSpec, read_handle
@@ -104,9 +104,10 @@ def test_a_good_end(api: FakeKubernetes, tmp_path: Path) -> None:
         api.end(job, "Complete")
 
     run(api, tmp_path, act, nproc=16, on_event=seen.append)
-    assert [e.kind for e in seen] == ["started"]
+    assert [e.kind for e in seen] == ["submitted", "started"]
     (service,) = api.objects["services"].values()
     (job,) = api.objects["jobs"].values()
+    assert seen[0].data == {"launcher": "kubernetes", "job": job["metadata"]["name"]}
     assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
 
 
@@ -178,8 +179,9 @@ def test_an_interrupt_deletes_the_job(api: FakeKubernetes, tmp_path: Path) -> No
         api.pod(f"{job}-0-x", "Running")
         EventLog(tmp_path / "run/events.jsonl").write("started")
 
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(event: Event) -> None:
+        if event.kind == "started":
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(api, tmp_path, act, on_event=interrupt)

@@ -5,7 +5,7 @@ import pytest
 
 from pamp_pipelines.lake.events import Event, event
 from pamp_pipelines.launchers import run_worker
-from pamp_pipelines.orchestration.events import Reporter, listener
+from pamp_pipelines.orchestration.events import JOB_TAG, Reporter, listener
 
 
 def run_with(
@@ -81,3 +81,13 @@ def test_a_listener_hears_every_event() -> None:
     finally:
         listener.reset(token)
     assert [e.data["step"] for e in heard] == [0, 1, 2, 3, 4]
+
+
+def test_the_clusters_job_is_a_tag_of_its_run(instance: dg.DagsterInstance) -> None:
+    @dg.asset
+    def trained(context: dg.AssetExecutionContext) -> None:
+        Reporter(context, dg.AssetKey("trained"))(event("submitted", launcher="slurm", job="4711"))
+
+    run = instance.get_run_by_id(dg.materialize([trained], instance=instance).run_id)
+    assert run is not None
+    assert run.tags[JOB_TAG] == "slurm 4711"

@@ -10,13 +10,13 @@ from tests.system.slurm_cluster import SlurmCluster, missing
 
 
 @contextlib.contextmanager
-def running_cluster() -> Iterator[SlurmCluster]:
+def running_cluster(**options: int) -> Iterator[SlurmCluster]:
     if absent := missing():
         message = f"not installed: {', '.join(absent)}; on Debian: apt-get install slurm-wlm slurmctld slurmd munge"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    cluster = SlurmCluster.start()
+    cluster = SlurmCluster.start(**options)
     try:
         yield cluster
     finally:
@@ -33,7 +33,7 @@ def _slurm() -> Iterator[SlurmCluster]:
 @pytest.fixture
 def own_slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
     """A cluster whose daemons the test may kill."""
-    with running_cluster() as cluster:
+    with running_cluster(timeout_s=15, message_s=8) as cluster:
         for name, value in cluster.env.items():
             monkeypatch.setenv(name, value)
         yield cluster

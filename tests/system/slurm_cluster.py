@@ -2,11 +2,16 @@
 
 One slurmctld and two slurmd (``n1``, ``n2``) of the distribution's packages, with a munged of their own, all on
 loopback and below one folder. `debug` is the default partition; jobs in `urgent` preempt those in `debug`.
+
+Several clusters may run on a machine at once: each has ports, a munge key and socket, and numbers of jobs of its own,
+and tells its processes from others by their SLURM_CONF.
 """
 
 import contextlib
 import getpass
 import os
+import random
+import re
 import secrets
 import shutil
 import signal
@@ -21,12 +26,16 @@ from pathlib import Path
 import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "srun")
-START_S = 60
+START_S = 120
+_PORTS = range(10_000, 20_000)
+"""For the daemons: below what Linux gives to outgoing connections (32768), so that a daemon that was killed gets its
+port again, and below the rendezvous of the launcher's jobs (20000)."""
 
 CONFIG = """
 ClusterName=pamp
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+FirstJobId={first_job}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -45,10 +54,10 @@ SlurmctldLogFile={root}/slurmctld.log
 SlurmdPidFile={root}/%n.pid
 SlurmctldPidFile={root}/slurmctld.pid
 ReturnToService=2
-SlurmdTimeout=10
-SlurmctldTimeout=10
+SlurmdTimeout={node_timeout}
+SlurmctldTimeout=30
 KillWait=5
-MessageTimeout=5
+MessageTimeout={message_timeout}
 MinJobAge=300
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,requeue_delay=1
 PreemptType=preempt/partition_prio
@@ -60,6 +69,13 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMe
 PartitionName=debug Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=10
 """
+_JOBS = 1_000
+"""Numbers that one cluster may give to its jobs."""
+_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
+
+
+class PortTaken(Exception):
+    """Somebody else took a daemon's port between its choice and its use."""
 
 
 def missing() -> list[str]:
@@ -73,32 +89,54 @@ class SlurmCluster:
     """The running cluster. ``env`` makes Slurm's commands, and the launcher, talk to it."""
 
     root: Path
+    timeout_s: int = 60
+    """Seconds without an answer after which a node counts as down."""
+    message_s: int = 20
+    """Seconds that every command and daemon waits for an answer."""
+    first_job: int = field(default_factory=lambda: random.randrange(1_000_000, 60_000_000))
+    """Jobs of two clusters share this machine's ports, and meet at one that follows from their number."""
     env: dict[str, str] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
-    def start(cls) -> "SlurmCluster":
+    def start(cls, **options: int) -> "SlurmCluster":
         """Returns when both nodes are idle."""
-        # munge's socket must have a short path in folders that others cannot write to
-        root = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-        root.chmod(0o755)
-        cluster = cls(root)
+        for attempt in (1, 2, 3):
+            # munge's socket must have a short path in folders that others cannot write to
+            root = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+            root.chmod(0o755)
+            cluster = cls(root, **options)
+            try:
+                cluster._configure()
+                cluster._start_munge()
+                for daemon in ("slurmctld", "n1", "n2"):
+                    cluster.start_daemon(daemon)
+                cluster.idle(START_S)
+                return cluster
+            except PortTaken:
+                cluster.stop()
+                if attempt == 3:
+                    raise
+            except BaseException:
+                cluster.stop()
+                raise
+        raise AssertionError("unreachable")
+
+    def _configure(self) -> None:
         for name in ("state", "n1", "n2"):
-            (root / name).mkdir()
-        host = socket.gethostname().split(".")[0]
-        text = CONFIG.format(host=host, root=root, ports=_free_ports(3), user=getpass.getuser())
-        (root / "slurm.conf").write_text(text)
+            (self.root / name).mkdir()
+        text = CONFIG.format(
+            host=socket.gethostname().split(".")[0],
+            root=self.root,
+            ports=_free_ports(3),
+            first_job=self.first_job,
+            user=getpass.getuser(),
+            node_timeout=self.timeout_s,
+            message_timeout=self.message_s,
+        )
+        (self.root / "slurm.conf").write_text(text)
         path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
-        cluster.env = {"SLURM_CONF": str(root / "slurm.conf"), "PATH": path}
-        try:
-            cluster._start_munge()
-            for daemon in ("slurmctld", "n1", "n2"):
-                cluster.start_daemon(daemon)
-            cluster.idle()
-        except BaseException:
-            cluster.stop()
-            raise
-        return cluster
+        self.env = {"SLURM_CONF": str(self.root / "slurm.conf"), "PATH": path}
 
     def start_daemon(self, name: str) -> None:
         """``slurmctld``, or the slurmd of node ``n1`` or ``n2``."""
@@ -128,10 +166,18 @@ class SlurmCluster:
         return self.command("squeue", "-h", "-o", "%A").split()
 
     def hurry(self, job: str) -> None:
-        """Start a requeued job now: Slurm lets it wait two minutes."""
-        self.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+        """Start a requeued job soon: Slurm lets it wait two minutes.
 
-    def idle(self, seconds: float = 60) -> None:
+        Not at once: a node refuses what is started within the second in which it ended the job ("credential revoked").
+        """
+        self.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+
+    def saved(self) -> None:
+        """Wait until the controller has written its jobs to the disk, which it does every five seconds."""
+        state, now = self.root / "state/job_state", time.time()
+        self._wait(lambda: state.exists() and state.stat().st_mtime > now, "saved state of the controller")
+
+    def idle(self, seconds: float = 120) -> None:
         """Wait until no job is left and both nodes are free."""
         self._wait(lambda: not self.jobs() and self._idle_nodes() == "2", "two idle nodes", seconds)
 
@@ -159,11 +205,22 @@ class SlurmCluster:
 
     def left(self) -> list[psutil.Process]:
         """Living processes that this cluster started."""
-        found = []
+        found = self._steps()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 ours = process.environ().get("SLURM_CONF") == self.env["SLURM_CONF"]
                 if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def _steps(self) -> list[psutil.Process]:
+        """Slurm's own processes that run the steps of jobs; their title takes their environment's place."""
+        jobs = range(self.first_job, self.first_job + _JOBS)
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                title = _STEP.match(" ".join(process.cmdline()))
+                if title and int(title[1]) in jobs:
                     found.append(process)
         return found
 
@@ -176,6 +233,12 @@ class SlurmCluster:
         self._spawn("munged", ["munged", "--foreground", "--force", *files])
         self._wait((self.root / "munge.socket").exists, "munge's socket")
 
+    def _output(self, name: str) -> str:
+        """What a daemon said, on its standard error and in its log."""
+        log = self.root / (f"{name}.log" if name == "slurmctld" else f"slurmd-{name}.log")
+        files = [file for file in (self.root / f"{name}.out", log) if file.exists()]
+        return "".join(file.read_text(errors="replace") for file in files)
+
     def _spawn(self, name: str, command: list[str]) -> None:
         with (self.root / f"{name}.out").open("ab") as output:
             self.daemons[name] = subprocess.Popen(
@@ -185,6 +248,9 @@ class SlurmCluster:
     def _wait(self, condition: Callable[[], bool], what: str, seconds: float = START_S) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
+            for name, process in self.daemons.items():
+                if process.poll() is not None and "in use" in self._output(name):
+                    raise PortTaken(name)
             if time.monotonic() > deadline:
                 files = [*self.root.glob("*.log"), *self.root.glob("*.out")]
                 logs = "\n".join(f"== {f.name}\n{f.read_text(errors='replace')[-1500:]}" for f in files)
@@ -193,8 +259,10 @@ class SlurmCluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("", random.choice(_PORTS)))
+            port = int(listener.getsockname()[1])
+            found += [port] if port not in found else []
+    return found

@@ -82,7 +82,7 @@ def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, 
     command = ["train", "scratch", "wide", "--project", str(own_project.root)]
     caller = subprocess.Popen([sys.executable, "-m", "pamp_pipelines.cli", *command], start_new_session=True)
     run_dir = lake.version_dir("scratch", "wide", 1)
-    wait_for(lambda: bool((handle := read_handle(run_dir)) and handle.id), 60, "submission")
+    wait_for(lambda: bool((handle := read_handle(run_dir)) and handle.id), 300, "submission")
     os.killpg(caller.pid, signal.SIGKILL)
     caller.wait()
     submitted = read_handle(run_dir)

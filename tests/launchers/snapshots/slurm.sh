@@ -51,14 +51,21 @@ if [ "$restarts" -gt 0 ]; then srun --nodes=1 --ntasks=1 --cpus-per-task=32 --ex
 
 if [ -e "$logs/cancel" ]; then finish 143; fi
 port=$((20000 + SLURM_JOB_ID % 12000))
+while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 srun --nodes=2 --ntasks=2 --cpus-per-task=32 --export=ALL --kill-on-bad-exit=0 --wait=305 '--container-image=reg.org#team/pamp:1' --container-mounts=/lake:/lake,/data:/data:ro --output="${start//%/%%}/node%n/worker.log" bash -c 'export PET_NODE_RANK="$SLURM_NODEID" PET_LOG_DIR="$0/node$SLURM_NODEID" PET_MASTER_ADDR="$SLURM_LAUNCH_NODE_IPADDR"; exec "$@"' "$start" \
   /opt/pamp/bin/python -m pamp_pipelines.launchers.elastic --nnodes=2 --nproc-per-node=8 --max-restarts=0 --master-port="$port" --redirects=3 -m pkg.worker /lake/runs/m/c/v0001/job.json &
 step=$!
 again=1
 while [ -n "$again" ]; do again=; wait "$step"; code=$?; done
 if [ "$code" -eq 143 ] || [ "$code" -eq 75 ]; then stopped=${stopped:-TERM}; fi
-if [ -n "$stopped" ] && [ "$code" -ne 0 ] && [ ! -e "$logs/cancel" ] &&
-  [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ] && scontrol requeue "$SLURM_JOB_ID"; then
-  sleep 60  # Slurm ends this shell
+if [ -n "$stopped" ] && [ "$code" -ne 0 ]; then
+  for attempt in 1 2 3 4; do
+    [ ! -e "$logs/cancel" ] || break
+    if state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T); then
+      [ "$state" = RUNNING ] || break
+      scontrol requeue "$SLURM_JOB_ID" && exec sleep 300
+    fi
+    sleep 5
+  done
 fi
 finish "$code"
