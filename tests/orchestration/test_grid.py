@@ -15,7 +15,7 @@ FIXTURE = Path(__file__).parent.parent / "fixtures/project"
 def test_the_description_counts_the_declared_cells_and_names_the_files(definitions: dg.Definitions) -> None:
     description = definitions.resolve_asset_graph().get(dg.AssetKey("pretrained_checkpoint")).description or ""
     assert description.startswith("A training run of a model with a config")
-    assert "**3 of the 4 cells of the grid are declared.** The other 1 always show as missing" in description
+    assert "**3 of the 4 cells of the grid are declared.** The other one always shows as missing" in description
     assert "* `training_configs/sonnets-only.yaml` lists `models:` scratch" in description
     assert "both.yaml" not in description
 
@@ -32,7 +32,7 @@ def test_many_configs_are_counted_and_not_listed(tmp_path: Path) -> None:
     for number in range(11):
         shutil.copy(one, one.with_stem(f"copy-{number:02d}"))
     note = grid_note(load_catalog(Project(tmp_path)))
-    assert "14 of the 26 cells" in note
+    assert "14 of the 26 cells of the grid are declared.** The other 12 always show as missing" in note
     assert "* and 2 more: see `declared_pairs`" in note
 
 
