@@ -26,8 +26,8 @@ def grid_note(catalog: Catalog) -> str:
     lines += [f"* and {len(partial) - _NAMED} more: see `declared_pairs`"] if len(partial) > _NAMED else []
     others = "The other one always shows" if cells - declared == 1 else f"The other {cells - declared} always show"
     return (
-        f"**{declared} of the {cells} cells of the grid are declared.** {others} as missing, and a launch of one fails at "
-        "once:\n\n"
+        f"**{declared} of the {cells} cells of the grid are declared.** {others} as missing, and a launch of one fails "
+        "at once:\n\n"
         + "\n".join(lines)
         + "\n\n`pamp materialize pretrained_checkpoint --all` and the schedules launch declared cells only."
     )
