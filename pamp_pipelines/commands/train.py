@@ -61,8 +61,8 @@ def train(
             "checks": [check.model_dump(mode="json") for check in checks],
         }
         return Outcome(data, [*lines, *check_lines(checks), "", submission], ok=verdict(checks))
-    from pamp_pipelines.training.run import train as run
+    from pamp_pipelines.verification.step_zero import train_and_verify
 
     with progress() as on_event:
-        artifact = run(job, on_event)
+        artifact = train_and_verify(job, on_event)
     return artifact_outcome(artifact, run=job.name, metrics=str(job.metrics_path), checkpoints=str(job.checkpoints_dir))

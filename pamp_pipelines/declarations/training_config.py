@@ -103,6 +103,9 @@ class Validation(Declaration):
     """Iterations between validations; there is always one at the end. Exactly one of it and ``interval_tokens``."""
     interval_tokens: Count | None = None
     """The same in tokens; rounded down to whole global batches."""
+    step_0: Literal["compare", "report"] = "compare"
+    """What is done with the loss of imported weights before the first step: end the run where it is not Hugging Face's
+    on the same windows, which is computed first, or only report it."""
 
 
 class EvaluationCadence(Declaration):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -45,6 +47,32 @@ class HeldOutShards(_Plain):
     prefix: Path
 
 
+def _nats(loss: float | None) -> str:
+    return "none" if loss is None else f"{loss:.6f}"
+
+
+class Reference(_Plain):
+    """What the imported model makes of the held-out text, by Hugging Face: what Megatron has to show at step 0."""
+
+    source: Path
+    """Hugging Face directory."""
+    losses: dict[str, float | None]
+    """Mean loss in nats by corpus; None where it is not finite."""
+    tolerance: Annotated[float, Field(gt=0)]
+    """Largest difference, relative to Hugging Face's loss."""
+
+    def problem(self, losses: Mapping[str, float]) -> str | None:
+        """Why Megatron's losses, by corpus, are not these; None where they are."""
+        apart = [
+            f"{corpus}: Megatron {_nats(losses.get(corpus))}, Hugging Face {_nats(theirs)}"
+            for corpus, theirs in self.losses.items()
+            if theirs is None or not abs(losses.get(corpus, math.nan) - theirs) <= self.tolerance * abs(theirs)
+        ]
+        if not apart:
+            return None
+        return f"{'; '.join(apart)} nats a token (they may differ by {self.tolerance:.2g} of it)"
+
+
 class TrainJob(_Plain):
     """Everything one version of a training run needs. Token ids and sizes are data, never read from a tokenizer."""
 
@@ -58,6 +86,10 @@ class TrainJob(_Plain):
     """The `hf_template/` of the megatron_checkpoint artifact."""
     pretrained_checkpoint: Path | None
     """Directory with `latest_checkpointed_iteration.txt` to start from; None starts from random weights."""
+    source: Path | None = None
+    """Hugging Face directory that `pretrained_checkpoint` was imported from."""
+    reference: Reference | None = None
+    """What the run has to show before its first step; None compares nothing."""
     vocab_size: PositiveInt
     """Rows of the embedding before padding: `config.vocab_size`, never the tokenizer's length."""
     eod_id: NonNegativeInt

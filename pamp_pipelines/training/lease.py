@@ -45,10 +45,13 @@ def lease(run_dir: Path) -> Iterator[int]:
     run_dir.mkdir(parents=True, exist_ok=True)
     with (run_dir / LEASE).open("a+") as stream:
         _lock(stream, run_dir)
-        _watch_other_machine(run_dir)
+        taken_over = _watch_other_machine(run_dir)
         stream.truncate(0)
-        stream.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": utc_now()}) + "\n")
+        mine = {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "since": utc_now()}
+        stream.write(json.dumps(mine) + "\n")
         stream.flush()
+        if taken_over:
+            _settle(run_dir, mine)
         ended = threading.Event()
         heart = threading.Thread(target=_beat, args=(stream.fileno(), ended), name="lease", daemon=True)
         heart.start()
@@ -67,11 +70,35 @@ def _beat(descriptor: int, ended: threading.Event) -> None:
             os.utime(descriptor)
 
 
-def _watch_other_machine(run_dir: Path) -> None:
-    """Refuse while a holder on another machine is alive, although this machine's kernel gave us the lock."""
+def _boot() -> str:
+    """Of this machine's kernel: tells machines of one name apart, and a machine from itself before it was restarted."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _here(holder: dict[str, Any]) -> bool:
+    return bool(holder["host"] == socket.gethostname() and holder.get("boot", "") in ("", _boot()))
+
+
+def _settle(run_dir: Path, mine: dict[str, Any]) -> None:
+    """Of several machines that watched the same dead holder, the last to write its name has the lease."""
+    time.sleep(HEARTBEAT_S)
     holder = _holder(run_dir)
-    if holder is None or holder["host"] == socket.gethostname():
-        return
+    if holder != mine:
+        raise LeaseTaken(_taken(run_dir, holder))
+
+
+def _watch_other_machine(run_dir: Path) -> bool:
+    """Refuse while a holder on another machine is alive, although this machine's kernel gave us the lock.
+
+    Returns:
+        Whether there was such a holder, which is dead.
+    """
+    holder = _holder(run_dir)
+    if holder is None or _here(holder):
+        return False
     file = run_dir / LEASE
     before = file.stat().st_mtime_ns
     deadline = time.monotonic() + _BEATS * HEARTBEAT_S
@@ -79,6 +106,7 @@ def _watch_other_machine(run_dir: Path) -> None:
         if file.stat().st_mtime_ns != before:
             raise LeaseTaken(_taken(run_dir, holder))
         time.sleep(min(1.0, HEARTBEAT_S / 4))
+    return True
 
 
 def _taken(run_dir: Path, holder: dict[str, Any] | None) -> str:
@@ -110,7 +138,7 @@ def _holder(run_dir: Path) -> dict[str, Any] | None:
 
 def _alive(holder: dict[str, Any] | None) -> bool:
     """Whether the holder lives, as far as can be seen from here: another host's process counts as alive."""
-    if holder is None or holder["host"] != socket.gethostname():
+    if holder is None or not _here(holder):
         return holder is not None
     try:
         return bool(psutil.Process(holder["pid"]).status() != psutil.STATUS_ZOMBIE)

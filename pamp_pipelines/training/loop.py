@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from pamp_pipelines.errors import VerificationFailed
 from pamp_pipelines.training.job import TrainJob
@@ -82,8 +85,10 @@ def _validate_first(job: TrainJob, reporter: Reporter | None) -> None:
             )
             if overlapped:
                 training.enable_forward_pre_hook(model)
+            losses = reporter.validation_losses() if reporter else {}
             if reporter:
                 reporter.iteration_done(0)
+            _require_imported(job, losses)
         return train(
             forward_step,
             model,
@@ -98,6 +103,25 @@ def _validate_first(job: TrainJob, reporter: Reporter | None) -> None:
         )
 
     training.train = validate_and_train
+
+
+def _require_imported(job: TrainJob, losses: Mapping[str, float]) -> None:
+    """End the run on every rank, before its first step, where the weights are not those of the imported model.
+
+    Args:
+        job: says what the losses have to be.
+        losses: by corpus; what the last rank gives counts, which alone has them.
+    """
+    if job.reference is None:
+        return
+    verdict = [job.reference.problem(losses)]
+    torch.distributed.broadcast_object_list(verdict, src=torch.distributed.get_world_size() - 1)
+    if verdict[0] is not None:
+        raise VerificationFailed(
+            f"{job.name}: before its first step the model is not the imported one: {verdict[0]}. No step was made. "
+            f"Compare the two with `pamp train … --dry-run`, and materialise the checkpoint of {job.reference.source} "
+            "again; `validation.step_0: report` trains all the same."
+        )
 
 
 def _end_of_iteration(job: TrainJob, reporter: Reporter | None) -> None:
@@ -150,8 +174,6 @@ class _SaveClock:
         """To be asked on all ranks for the same iteration."""
         if self._seconds is None or iteration % self._interval:
             return False
-        import torch
-
         passed = time.monotonic() - self._last >= self._seconds
         decision = torch.tensor([passed], dtype=torch.uint8, device=torch.cuda.current_device())
         torch.distributed.broadcast(decision, 0)

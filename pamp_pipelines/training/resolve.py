@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -54,6 +55,8 @@ class Inputs(BaseModel):
     """By corpus, sorted."""
     initial: Artifact
     """The megatron_checkpoint: imported weights, or the resolved architecture of a model from scratch."""
+    source: Path | None = None
+    """Hugging Face directory of the imported weights."""
 
     @property
     def all(self) -> tuple[Artifact, ...]:
@@ -133,7 +136,7 @@ def find_inputs(catalog: Catalog, lake: Lake, model: str, corpora: Sequence[str]
         shards[corpus] = artifact
     for artifact in (*shards.values(), initial):
         require_passed(artifact)
-    return Inputs(shards=shards, initial=initial)
+    return Inputs(shards=shards, initial=initial, source=converted.source)
 
 
 def kept_steps(config: TrainingConfig) -> tuple[int, ...]:
@@ -205,6 +208,7 @@ def _job(
         hf_config=hf_config,
         template_dir=template.absolute(),
         pretrained_checkpoint=weights.absolute() if has_weights(weights) else None,
+        source=inputs.source.absolute() if inputs.source else None,
         vocab_size=hf_config["vocab_size"],
         eod_id=_eod_id(inputs),
         train=tuple(

@@ -86,6 +86,10 @@ class Reporter:
         """One value of the current iteration, under its TensorBoard tag."""
         self._scalars[tag] = value
 
+    def validation_losses(self) -> dict[str, float]:
+        """By corpus, those of the current iteration."""
+        return {c: self._scalars[_VALIDATION + c] for c in self.heldout_tokens if _VALIDATION + c in self._scalars}
+
     def iteration_done(self, iteration: int) -> None:
         """Write the record of an iteration, unless nothing was logged for it."""
         scalars, self._scalars = self._scalars, {}

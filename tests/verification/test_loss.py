@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,26 @@ import numpy as np
 import pytest
 
 from pamp_pipelines.conversion.job import plain_export_job
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.tokenization.indexed import IndexedWriter
-from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.job import Reference, TrainJob, read_job
+from pamp_pipelines.training.metrics import read_metrics
+from pamp_pipelines.training.run import train
+from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.verification import step_zero
 from pamp_pipelines.verification.job import Losses, LossJob, Split, SplitLoss
 from pamp_pipelines.verification.loss import LOSS, loss_job, loss_verdict, verify_loss
 from pamp_pipelines.verification.stages import export_and_verify
+from pamp_pipelines.verification.step_zero import with_reference
 from tests.verification.conftest import FAMILIES, Model
 
 STEPS = 4
+QUICK = ComputeProfile(grace_s=5.0, threads_per_process=1)
 KEY = CheckpointKey("tiny", "short", 1, STEPS)
 SHAPES = {"train": (9, 40), "heldout": (5, 37), "other_heldout": (3, 29)}
 
@@ -113,6 +121,7 @@ def _train_job(root: Path, model: Model, run_dir: Path) -> TrainJob:
             "hf_config": FAMILIES["qwen2"],
             "template_dir": model.template,
             "pretrained_checkpoint": model.artifact / "checkpoint",
+            "source": model.source,
             "vocab_size": 251,
             "eod_id": 2,
             "train": [{"prefix": root / "train", "weight": 1.0}],
@@ -176,6 +185,9 @@ def trained(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) 
     """A tiny Qwen2 trained further by the real worker, and its export with the verdict."""
     root = tmp_path_factory.mktemp("trained")
     lake, job = _prepare(root, models["qwen2"])
+    job = with_reference(job)
+    assert job.reference is not None
+    (job.run_dir / "job.json").write_text(job.model_dump_json())
     run_worker("pamp_pipelines.training.worker", job.run_dir / "job.json", job.run_dir, nproc=1)
     export = plain_export_job(job.checkpoints_dir, root / "export", models["qwen2"].template, workers=1)
     return lake, export_and_verify(export, loss_job(lake, KEY))
@@ -190,6 +202,78 @@ def test_a_trained_model_has_the_same_loss_after_its_export(trained: tuple[Lake,
     assert {corpus: split["tokens"] for corpus, split in splits.items()} == {"plays": 184, "sonnets": 86}
     assert all(split["relative_difference"] < 2e-7 for split in splits.values())
     assert all(split["hf"] > 1.0 for split in splits.values())
+
+
+@pytest.mark.slow
+def test_no_step_is_made_from_weights_that_are_not_the_imported_model(
+    trained: tuple[Lake, Artifact], models: dict[str, Model], tmp_path: Path
+) -> None:
+    run_dir = trained[0].version_dir("tiny", "short", 1)
+    passed = read_job(run_dir / "job.json")
+    assert passed.reference is not None
+    # what an import with a wrong tensor would show: HF's model has another loss on one corpus
+    losses = {**passed.reference.losses, "sonnets": 1.01 * (passed.reference.losses["sonnets"] or 0.0)}
+    wrong = passed.reference.model_copy(update={"losses": losses})
+    job = passed.model_copy(
+        update={"run_dir": tmp_path / "run", "reference": wrong, "world_size": 2, "id": "e" * 64, "profile": QUICK}
+    )
+    with pytest.raises(InputError, match="before its first step the model is not the imported one: sonnets: Megatron"):
+        train(job)
+    assert [record["iteration"] for record in read_metrics(job.metrics_path)] == [0]
+    assert Saved(job.checkpoints_dir).steps() == []
+
+
+def test_the_losses_to_begin_with_are_computed_once_and_only_for_an_import(
+    models: dict[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, job = _prepare(tmp_path, models["qwen2"])
+    calls = []
+
+    def computed(module: str, task: Any, *rest: Any) -> Losses:
+        calls.append(task)
+        found = (SplitLoss(corpus=s.corpus, loss=5.0, tokens=s.megatron_tokens) for s in task.job.splits)
+        return Losses(splits=tuple(found), device="cpu", dtype="float32", seconds=1.0)
+
+    monkeypatch.setattr(step_zero, "run", computed)
+    first, again = with_reference(job), with_reference(job)
+    assert first.reference == again.reference
+    assert first.reference is not None
+    assert (first.reference.losses, first.reference.tolerance) == ({"plays": 5.0, "sonnets": 5.0}, 2e-5)
+    assert [(task.model, task.job.step) for task in calls] == [(models["qwen2"].source, 0)]
+    report = job.validation.model_copy(update={"step_0": "report"})
+    for other in (
+        {"pretrained_checkpoint": None},
+        {"heldout": ()},
+        {"validation": report},
+        {"precision": "fp8_delayed"},
+        {"source": tmp_path / "gone"},
+    ):
+        seen: list[Any] = []
+        changed = job.model_copy(update=other)
+        assert with_reference(changed, seen.append) == changed
+        assert [event.kind for event in seen] == ["warning"] * (len({"precision", "source"} & other.keys()))
+    write_checkpoint = Saved(job.checkpoints_dir).dir(2)
+    write_checkpoint.mkdir(parents=True)
+    assert with_reference(job) == job, "a run that has begun is not compared again"
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("losses", "problem"),
+    [
+        ({"a": 5.00009, "b": 3.0}, None),
+        ({"a": 5.0002, "b": 3.0}, "a: Megatron 5.000200, Hugging Face 5.000000 nats a token (they may differ by 2e-05"),
+        ({"a": math.nan, "b": 3.0}, "a: Megatron nan"),
+        ({"a": 5.0}, "b: Megatron none, Hugging Face 3.000000"),
+    ],
+)
+def test_what_is_not_the_reference_is_named(losses: dict[str, float], problem: str | None) -> None:
+    reference = Reference(source=Path("/hf"), losses={"a": 5.0, "b": 3.0}, tolerance=2e-5)
+    found = reference.problem(losses)
+    assert (found or "").startswith(problem or "")
+    assert (found is None) == (problem is None)
+    unknown = Reference(source=Path("/hf"), losses={"a": None}, tolerance=1.0)
+    assert "Hugging Face none" in (unknown.problem({"a": 5.0}) or "")
 
 
 @pytest.mark.slow

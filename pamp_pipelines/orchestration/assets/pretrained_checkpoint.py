@@ -27,7 +27,7 @@ from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.orchestration.tags import tag_run
 from pamp_pipelines.training.kept import read_kept
 from pamp_pipelines.training.resolve import STAGE_VERSION, train_job
-from pamp_pipelines.training.run import train
+from pamp_pipelines.verification.step_zero import train_and_verify
 
 
 class Mode(Enum):
@@ -106,7 +106,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
                 {"model": model, "training_config": name, "version": job.run_dir.name, "profile": profile_name},
             )
             with within(context, config.max_hours, job.profile) as profile, following(job.run_dir / "logs"):
-                artifact = train(job.model_copy(update={"profile": profile}), on_event)
+                artifact = train_and_verify(job.model_copy(update={"profile": profile}), on_event)
             return result(artifact, training_details(artifact))
 
     return pretrained_checkpoint
