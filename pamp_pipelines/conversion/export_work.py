@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from pamp_pipelines.conversion import tensor_manifest
 from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem
 from pamp_pipelines.conversion.exporter import plan_of
-from pamp_pipelines.conversion.gather import ExportBucket, gather_bucket
+from pamp_pipelines.conversion.gather import ExportBucket, GatheredBucket, gather_bucket
 from pamp_pipelines.conversion.hf_source import INDEX
+from pamp_pipelines.conversion.importer import CHECKPOINT
 from pamp_pipelines.conversion.job import ExportJob
 from pamp_pipelines.conversion.model_card import write_model_card
 from pamp_pipelines.conversion.output_config import complete_tokenizer, write_output_config
@@ -19,6 +21,7 @@ from pamp_pipelines.conversion.processes import run_buckets
 from pamp_pipelines.conversion.progress import Progress
 from pamp_pipelines.conversion.stage import Result
 from pamp_pipelines.conversion.template import copy_template, has_tokenizer
+from pamp_pipelines.conversion.tensor_manifest import manifest_verdict
 from pamp_pipelines.lake.atomic import write_bytes
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
@@ -39,7 +42,9 @@ def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
     write_output_config(job.template, target, layout, plan.dtypes)
     notes = complete_tokenizer(target, layout.config)
     started = time.monotonic()
-    found = _write_weights(job, plan, target, Progress(events, "export", plan.weight_bytes))
+    recorded = _recorded_tensors(job)
+    gathered = _write_weights(job, plan, target, Progress(events, "export", plan.weight_bytes), recorded is not None)
+    found = sum((part.non_finite for part in gathered), Counter[str]())
     seconds = time.monotonic() - started
     if found:
         warnings.append(f"{job.checkpoint}: infinities or NaNs in {', '.join(found)}")
@@ -80,19 +85,30 @@ def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
             description="; ".join(notes) or "the export holds a tokenizer",
         ),
     ]
+    if recorded is not None:
+        checks.append(manifest_verdict(recorded, {k: v for part in gathered for k, v in part.tensors.items()}))
     events.write("finished", stage="export", **{k: stats[k] for k in ("bytes", "seconds", "gigabytes_per_second")})
     return Result(stats=stats, checks=checks, warnings=warnings + notes)
 
 
-def _write_weights(job: ExportJob, plan: ExportPlan, target: Path, progress: Progress) -> Counter[str]:
-    """Returns how many elements of which tensor are not finite."""
+def _recorded_tensors(job: ExportJob) -> Path | None:
+    """The manifest that an export must reproduce: that of the import, where its weights leave as they came."""
+    file = job.template.parent / tensor_manifest.FILE
+    imported = (job.template.parent / CHECKPOINT).resolve()
+    same = job.checkpoint.resolve().parent == imported and job.dtype is None
+    return file if same and file.is_file() else None
+
+
+def _write_weights(
+    job: ExportJob, plan: ExportPlan, target: Path, progress: Progress, hashed: bool
+) -> list[GatheredBucket]:
     for file in plan.files:
         with (target / file.name).open("xb") as stream:
             stream.write(file.header)
             stream.truncate(file.bytes)
     processes = workers_within(job.memory_bytes, job.workers, plan.weight_bytes)
-    buckets = [ExportBucket(job.checkpoint, tuple(items)) for items in _balanced(plan, target, processes)]
-    found = sum(run_buckets(gather_bucket, buckets, processes, progress), Counter[str]())
+    buckets = [ExportBucket(job.checkpoint, tuple(items), hashed) for items in _balanced(plan, target, processes)]
+    found = run_buckets(gather_bucket, buckets, processes, progress)
     if (index := plan.index()) is not None:
         write_bytes(target / INDEX, index)
     return found

@@ -5,12 +5,13 @@ Axes: R  rows of a block    C  its remaining axes (none for a vector, columns fo
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -20,16 +21,26 @@ from pamp_pipelines.conversion.export_plan import GatherItem
 from pamp_pipelines.conversion.payload import read_array
 from pamp_pipelines.conversion.plan import COPY_BYTES
 from pamp_pipelines.conversion.processes import Report
+from pamp_pipelines.conversion.tensor_manifest import TensorDigest
 from pamp_pipelines.conversion.torch_dist import StoredChunk
 from pamp_pipelines.errors import InputError, VerificationFailed
 
 
 @dataclass(frozen=True)
 class ExportBucket:
-    """Tensors that one process writes: (file, byte at which the tensor begins, tensor)."""
+    """Tensors that one process writes: (file, byte at which the tensor begins, tensor). hashed: take their SHA-256."""
 
     checkpoint: Path
     items: tuple[tuple[Path, int, GatherItem], ...]
+    hashed: bool = False
+
+
+@dataclass
+class GatheredBucket:
+    """non_finite: infinities and NaNs, by tensor. tensors: what was written, where hashes were asked for."""
+
+    non_finite: Counter[str] = field(default_factory=Counter)
+    tensors: dict[str, TensorDigest] = field(default_factory=dict)
 
 
 @dataclass
@@ -101,17 +112,22 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
 
-def gather_bucket(bucket: ExportBucket, report: Report) -> Counter[str]:
-    """Writes the tensors of a bucket into existing files; returns how many elements of which are not finite."""
+def gather_bucket(bucket: ExportBucket, report: Report) -> GatheredBucket:
+    """Writes the tensors of a bucket into existing files."""
     reader = ChunkReader(bucket.checkpoint)
-    found: Counter[str] = Counter()
+    found = GatheredBucket()
     files: dict[Path, int] = {}
     try:
         for file, start, item in bucket.items:
             if file not in files:
                 files[file] = os.open(file, os.O_WRONLY)
-            if count := _write(reader, item, files[file], start, report):
-                found[item.name] = count
+            digest = hashlib.sha256() if bucket.hashed else None
+            if count := _write(reader, item, files[file], start, report, digest):
+                found.non_finite[item.name] = count
+            if digest is not None:
+                found.tensors[item.name] = TensorDigest(
+                    dtype=item.target.safetensors, shape=item.shape, sha256=digest.hexdigest()
+                )
     finally:
         reader.close()
         for descriptor in files.values():
@@ -119,7 +135,10 @@ def gather_bucket(bucket: ExportBucket, report: Report) -> Counter[str]:
     return found
 
 
-def _write(reader: ChunkReader, item: GatherItem, descriptor: int, start: int, report: Report) -> int:
+def _write(
+    reader: ChunkReader, item: GatherItem, descriptor: int, start: int, report: Report, digest: Any | None
+) -> int:
+    """Writes one tensor from its first row to its last; returns how many elements are not finite."""
     row_elements = math.prod(item.shape[1:])
     step = max(1, COPY_BYTES // (row_elements * item.stored.itemsize))
     infinite = 0
@@ -133,7 +152,10 @@ def _write(reader: ChunkReader, item: GatherItem, descriptor: int, start: int, r
                 raise InputError(f"{item.name} holds values beyond the range of {item.target.name}; use another dtype")
             infinite += before
             position = start + (run.source_start + row) * row_elements * item.target.itemsize
-            _write_all(descriptor, memoryview(np.ascontiguousarray(converted)).cast("B"), position)
+            data = memoryview(np.ascontiguousarray(converted)).cast("B")
+            if digest is not None:
+                digest.update(data)
+            _write_all(descriptor, data, position)
             report(converted.nbytes)
     return infinite
 

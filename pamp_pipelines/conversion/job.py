@@ -19,6 +19,7 @@ from pamp_pipelines.declarations.hf_config import hf_directory
 from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import read_artifact, read_manifest
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
+from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.tiktoken_settings import SETTINGS
 
@@ -138,7 +139,7 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeNam
     imported = [ref.id for ref in record.inputs if ref.kind == IMPORT_KIND]
     if not imported:
         raise InputError(f"{file}: names no {IMPORT_KIND} among its inputs; materialise the training run again")
-    template = lake.checkpoint_dir(key.model, imported[0]) / "hf_template"
+    template = here(lake.checkpoint_dir(key.model, imported[0]) / "hf_template")
     if not template.is_dir():
         raise MissingInput(IMPORT_KIND, key.model)
     ref = ArtifactRef(kind=record.kind, id=record.id, content=record.content)

@@ -8,9 +8,11 @@ Axes: R  rows of a block    C  its remaining axes
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,32 +21,21 @@ import numpy as np
 from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.architectures.dense import fp8_blocks
 from pamp_pipelines.conversion.bits import Bits
+from pamp_pipelines.conversion.compare import Comparison, Difference, rows_in_order
 from pamp_pipelines.conversion.dequantise import dequantise
 from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem, plan_export
 from pamp_pipelines.conversion.gather import ChunkReader
 from pamp_pipelines.conversion.hf_source import HFSource, HFTensor, read_source
 from pamp_pipelines.conversion.layout import Layout, layout_of
-from pamp_pipelines.conversion.plan import COPY_BYTES, plan_import
+from pamp_pipelines.conversion.plan import plan_import
 from pamp_pipelines.conversion.processes import Report, run_buckets
+from pamp_pipelines.conversion.tensor_manifest import TensorDigest
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, checkpoint_dir, read_checkpoint
 from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.manifest import CheckResult
 
 _LISTED = 20
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A tensor of the checkpoint that is not the source's: how many elements differ, and the first of them."""
-
-    tensor: str
-    elements: int
-    first: tuple[int, ...]
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.tensor}: {self.reason or f'{self.elements} elements differ, the first at {list(self.first)}'}"
 
 
 @dataclass(frozen=True)
@@ -55,9 +46,26 @@ class CompareBucket:
     items: tuple[tuple[GatherItem, HFTensor, fp8.Scale | None], ...]
 
 
+@dataclass(frozen=True)
+class ComparedTensor:
+    """One tensor of the source. digest: what the checkpoint holds; None where it is of another type."""
+
+    name: str
+    difference: Difference | None
+    digest: TensorDigest | None
+
+
+@dataclass(frozen=True)
+class FilesVerdict:
+    """checks: the three verdicts. tensors: what the checkpoint holds of the source's, as far as was compared."""
+
+    checks: list[CheckResult]
+    tensors: Mapping[str, TensorDigest]
+
+
 def verify_checkpoint_files(
     source: Path, checkpoint: Path, *, workers: int = 1, on_event: OnEvent = ignore
-) -> list[CheckResult]:
+) -> FilesVerdict:
     """Verdict on a checkpoint: `source_complete`, `checkpoint_complete`, `bit_exact_round_trip`.
 
     A check whose ground is missing fails instead of being left out, so the list always holds all three.
@@ -76,8 +84,10 @@ def verify_checkpoint_files(
     plan, whole = _checkpoint_complete(layout, stored)
     if plan is None or not complete.passed:
         skipped = CheckResult(name="bit_exact_round_trip", passed=False, description="not compared: incomplete")
-        return [complete, whole, skipped]
-    return [complete, whole, _round_trip(hf, stored, plan, workers, on_event)]
+        return FilesVerdict([complete, whole, skipped], {})
+    compared = _compare(hf, stored, plan, workers, on_event)
+    tensors = {tensor.name: tensor.digest for tensor in compared if tensor.digest is not None}
+    return FilesVerdict([complete, whole, _round_trip(compared, plan)], tensors)
 
 
 def _source_complete(layout: Layout, hf: HFSource) -> CheckResult:
@@ -101,9 +111,9 @@ def _checkpoint_complete(layout: Layout, stored: StoredCheckpoint) -> tuple[Expo
     return plan, CheckResult(name=name, passed=True, description=description, metadata=metadata)
 
 
-def _round_trip(
+def _compare(
     hf: HFSource, stored: StoredCheckpoint, plan: ExportPlan, workers: int, on_event: OnEvent
-) -> CheckResult:
+) -> list[ComparedTensor]:
     block = fp8_blocks(hf.config)
     # a repeated tensor that the source leaves out was compared where it stands
     pairs = [(item, hf.tensors[item.name], _scale(hf, item, block)) for item in plan.items if item.name in hf.tensors]
@@ -116,8 +126,12 @@ def _round_trip(
         done += count
         on_event(event("progress", stage="verify", done_bytes=done, total_bytes=plan.weight_bytes))
 
-    found = [d for part in run_buckets(compare_bucket, buckets, workers, report) for d in part]
-    description = f"all {len(pairs)} tensors, {plan.weight_bytes} bytes, are equal bit for bit"
+    return [tensor for part in run_buckets(compare_bucket, buckets, workers, report) for tensor in part]
+
+
+def _round_trip(compared: Sequence[ComparedTensor], plan: ExportPlan) -> CheckResult:
+    found = [tensor.difference for tensor in compared if tensor.difference is not None]
+    description = f"all {len(compared)} tensors, {plan.weight_bytes} bytes, are equal bit for bit"
     if found:
         more = f" and {len(found) - _LISTED} more tensors" if len(found) > _LISTED else ""
         description = "; ".join(map(str, found[:_LISTED])) + more
@@ -125,17 +139,14 @@ def _round_trip(
         name="bit_exact_round_trip",
         passed=not found,
         description=description,
-        metadata={"tensors": len(pairs), "different": len(found), "bytes": plan.weight_bytes},
+        metadata={"tensors": len(compared), "different": len(found), "bytes": plan.weight_bytes},
     )
 
 
-def compare_bucket(bucket: CompareBucket, report: Report) -> list[Difference]:
-    """The tensors of a bucket that are not equal."""
-    reader = ChunkReader(bucket.checkpoint)
-    try:
-        return [d for pair in bucket.items if (d := _difference(reader, *pair, report))]
-    finally:
-        reader.close()
+def compare_bucket(bucket: CompareBucket, report: Report) -> list[ComparedTensor]:
+    """Each tensor of a bucket against the source, and what the checkpoint holds of it."""
+    with contextlib.closing(ChunkReader(bucket.checkpoint)) as reader:
+        return [_compare_tensor(reader, *pair, report) for pair in bucket.items]
 
 
 def _scale(hf: HFSource, item: GatherItem, block: tuple[int, int] | None) -> fp8.Scale | None:
@@ -145,32 +156,20 @@ def _scale(hf: HFSource, item: GatherItem, block: tuple[int, int] | None) -> fp8
     return fp8.Scale(scales.file, scales.start, scales.dtype, item.shape[1], block)
 
 
-def _difference(
+def _compare_tensor(
     reader: ChunkReader, item: GatherItem, tensor: HFTensor, scale: fp8.Scale | None, report: Report
-) -> Difference | None:
+) -> ComparedTensor:
     expected = fp8.TARGET.safetensors if scale else tensor.dtype
     if item.stored.safetensors != expected:
-        return Difference(item.name, 0, (), f"is {item.stored.name} in the checkpoint, {tensor.dtype} in the source")
-    elements = 0
-    first: tuple[int, ...] = ()
-    for row, ours in _blocks(reader, item):
-        theirs = _source_rows(tensor, scale, row, ours)
+        reason = f"is {item.stored.name} in the checkpoint, {tensor.dtype} in the source"
+        return ComparedTensor(item.name, Difference(item.name, 0, (), reason), None)
+    comparison, digest = Comparison(item.name), hashlib.sha256()
+    for row, ours in rows_in_order(reader, item):
+        comparison.add(row, ours, _source_rows(tensor, scale, row, ours))
+        digest.update(ours.data)
         report(ours.nbytes)
-        if ours.tobytes() != theirs.tobytes():
-            places = np.argwhere(ours != theirs)
-            elements += len(places)
-            first = first or (row + int(places[0][0]), *map(int, places[0][1:]))
-    return Difference(item.name, elements, first) if elements else None
-
-
-def _blocks(reader: ChunkReader, item: GatherItem) -> Iterator[tuple[int, Bits]]:
-    """(first row in the HF tensor, rows [R, C…] as the checkpoint has them)."""
-    row_bytes = math.prod(item.shape[1:]) * item.stored.itemsize
-    step = max(1, COPY_BYTES // row_bytes)
-    for run in item.runs:
-        for row in range(0, run.rows, step):
-            count = min(step, run.rows - row)
-            yield run.source_start + row, reader.rows(item, run.start + row, count)
+    found = TensorDigest(dtype=expected, shape=item.shape, sha256=digest.hexdigest())
+    return ComparedTensor(item.name, comparison.difference, found)
 
 
 def _source_rows(tensor: HFTensor, scale: fp8.Scale | None, row: int, like: Bits) -> Bits:

@@ -60,8 +60,10 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     "megatron_checkpoint": (
         Check("coverage", "Every tensor of the source has its place in the checkpoint, and the reverse."),
         Check("bit_exact_round_trip", "Every weight equals the source bit for bit.", applies=_imported),
+        Check("tensor_manifest", "The SHA-256 of every tensor is recorded.", applies=_imported),
         Check("construction_matches_hf", "Megatron builds the model that the config describes.", applies=_imported),
         Check("logits_match_hf", "Megatron's forward pass on the checkpoint reproduces the HF model's logits."),
+        Check("loads_at_other_sizes", "Megatron loads it at other parallel sizes, bit for bit.", applies=_imported),
         _FINITE,
         _TOKENIZER,
         Check("trainable", "Megatron's training loop can build this model.", "WARN"),
@@ -77,6 +79,7 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     ),
     "hf_export": (
         Check("coverage", "Every tensor of the architecture was written, each element from exactly one chunk."),
+        Check("tensor_manifest", "Untrained weights have the SHA-256 recorded at the import.", applies=_sometimes),
         Check("loss_matches_megatron", "HF's loss equals Megatron's validation loss over the very same windows."),
         _FINITE,
         _TOKENIZER,

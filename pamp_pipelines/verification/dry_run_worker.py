@@ -40,6 +40,7 @@ def _facts(job: DryRunJob) -> DryRunFacts:
     hf = hf_side.construction(hf_side.empty_model(job.train.template_dir))
     from pamp_pipelines.verification import megatron_side
 
+    megatron_side.prepare()
     megatron_side.start(job.work)
     with torch.device("meta"):
         model = megatron_side.build_model(_on_one_rank(job.train), empty=True)

@@ -32,6 +32,22 @@ class Tolerance(_Plain):
     """Largest Kullback-Leibler divergence, in nats, of Megatron's next-token distribution from HF's at any position."""
 
 
+class Division(_Plain):
+    """Among how many processes Megatron divides a model: sizes of its parallel groups, each replica counted once."""
+
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    expert: PositiveInt = 1
+
+    @property
+    def processes(self) -> int:
+        """Processes that it takes: as in training, the experts' weights are divided by tensor parallelism as well."""
+        return self.tensor * self.pipeline * self.expert
+
+    def __str__(self) -> str:
+        return f"TP {self.tensor} PP {self.pipeline} EP {self.expert}"
+
+
 class ParityCase(_Plain):
     """One Hugging Face directory and one Megatron checkpoint that should be the same model."""
 
@@ -45,6 +61,8 @@ class ParityCase(_Plain):
     layers: PositiveInt | None = 2
     """How many layers, counted from the first, are compared; None compares the whole model."""
     tolerance: Tolerance = Tolerance()
+    divisions: tuple[Division, ...] = ()
+    """At which parallel sizes Megatron loads the checkpoint and saves it again."""
 
 
 class ParityJob(_Plain):

@@ -13,7 +13,8 @@ from typing import Any
 from pamp_pipelines.declarations.training_config import Precision
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import OnEvent, ignore
-from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.manifest import MANIFEST, CheckResult
+from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import read_job
 from pamp_pipelines.training.metrics import read_metrics
@@ -66,7 +67,7 @@ def loss_job(lake: Lake, key: CheckpointKey) -> LossJob | None:
     splits = [
         Split(
             corpus=shards.corpus,
-            prefix=shards.prefix,
+            prefix=_in_lake(lake, shards.prefix),
             megatron_loss=figures[shards.corpus]["loss"],
             megatron_tokens=figures[shards.corpus]["tokens"],
         )
@@ -80,6 +81,12 @@ def loss_job(lake: Lake, key: CheckpointKey) -> LossJob | None:
         sequence_length=train.sequence_length,
         precision=train.precision,
     )
+
+
+def _in_lake(lake: Lake, prefix: Path) -> Path:
+    """A shard's prefix in this lake, where it is there: the job may hold the paths of another machine."""
+    folder = lake.shards_dir(prefix.parent.parent.name, prefix.parent.name)
+    return folder / prefix.name if (folder / MANIFEST).is_file() else prefix
 
 
 def verify_loss(model: Path, job: LossJob, on_event: OnEvent = ignore) -> CheckResult:
@@ -97,6 +104,8 @@ def verify_loss(model: Path, job: LossJob, on_event: OnEvent = ignore) -> CheckR
     if not job.splits:
         return not_compared(f"Megatron has no validation figure for step {job.step} of {job.name}.")
     for split in job.splits:
+        for suffix in (".idx", ".bin"):
+            here(split.prefix.with_name(split.prefix.name + suffix))
         if not split.prefix.with_name(split.prefix.name + ".idx").is_file():
             raise InputError(f"{split.prefix}.idx: the held-out shards that {job.name} was validated on are gone")
     with scratch() as work:

@@ -6,6 +6,8 @@ Axes: T  positions, V  vocabulary
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,12 +29,14 @@ from pamp_pipelines.verification.construction import (
     frequencies_digest,
 )
 
-_METADATA = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
-"""What the checkpoints' `content_metadata` says about their keys."""
+
+def key_metadata() -> dict[str, Any]:
+    """What the checkpoints' `content_metadata` says about their keys; a new one, since Megatron adds groups to it."""
+    return {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
 
 
-def start(work: Path) -> None:
-    """Import Megatron, adapted to a CPU, and make this process the only rank.
+def prepare() -> None:
+    """Import Megatron, adapted to a CPU.
 
     Raises:
         PampError: the process sees a CUDA device; comparisons are made in fp32 on a CPU.
@@ -41,6 +45,18 @@ def start(work: Path) -> None:
 
     if not cpu_adapter.install():
         raise PampError("verification runs on the CPU; start it with CUDA_VISIBLE_DEVICES empty")
+    # Megatron wants it of tensor-parallel ranks, whatever they run on
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    for module in ("megatron.core.dist_checkpointing", "megatron.training.arguments", "pamp_pipelines.training.model"):
+        importlib.import_module(module)
+    from megatron.training.argument_utils import ArgumentGroupFactory
+
+    # parses source code for the texts of --help, each time that arguments are parsed: half a second
+    ArgumentGroupFactory._get_field_docstrings = lambda self, config: {}
+
+
+def start(work: Path) -> None:
+    """Make this process, in which Megatron was prepared, the only rank."""
     from megatron.core import parallel_state, tensor_parallel
 
     rendezvous = f"file://{work / 'rendezvous'}"
@@ -143,7 +159,7 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
     from megatron.core.dist_checkpointing.dict_utils import nested_values
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
-    sharded = model.sharded_state_dict(metadata=_METADATA)
+    sharded = model.sharded_state_dict(metadata=key_metadata())
     apply_factories(sharded)
     return {t.key: tuple(t.global_shape) for t in nested_values(sharded) if isinstance(t, ShardedTensor)}
 
@@ -157,7 +173,7 @@ def load_weights(model: Any, checkpoint: Path) -> None:
     """
     from megatron.core import dist_checkpointing
 
-    state = dist_checkpointing.load(model.sharded_state_dict(metadata=_METADATA), str(checkpoint))
+    state = dist_checkpointing.load(model.sharded_state_dict(metadata=key_metadata()), str(checkpoint))
     model.load_state_dict({key: value for key, value in state.items() if key in model.state_dict()})
 
 

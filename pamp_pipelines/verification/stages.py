@@ -6,6 +6,7 @@ The verdict is reached on the finished files before they get their final name, s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pamp_pipelines.conversion.exporter import export_hf
@@ -16,6 +17,7 @@ from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.manifest import MANIFEST, CheckResult
 from pamp_pipelines.lake.publish import lock
+from pamp_pipelines.lake.staging import here
 from pamp_pipelines.verification.checkpoint import LAYERS, verify_checkpoint
 from pamp_pipelines.verification.compare import LOGITS
 from pamp_pipelines.verification.job import LossJob
@@ -33,13 +35,13 @@ def import_and_verify(job: ImportJob, on_event: OnEvent = ignore, *, layers: int
         InputError, WorkerFailed: as `import_hf` and `verify_checkpoint`.
     """
 
-    def verify(directory: Path) -> list[CheckResult]:
+    def verify(directory: Path, *, record: bool) -> list[CheckResult]:
         if job.source is None:
             return _from_scratch()
-        return verify_checkpoint(job.source, directory, layers=layers, on_event=on_event)
+        return verify_checkpoint(job.source, directory, layers=layers, record=record, on_event=on_event)
 
-    artifact = import_hf(job, on_event, verify)
-    return artifact if _judged(artifact, LOGITS) else _judge(artifact, verify(artifact.path))
+    artifact = import_hf(job, on_event, partial(verify, record=True))
+    return artifact if _judged(artifact, LOGITS) else _judge(artifact, verify(here(artifact.path), record=False))
 
 
 def export_and_verify(job: ExportJob, loss: LossJob | None, on_event: OnEvent = ignore) -> Artifact:
@@ -60,7 +62,7 @@ def export_and_verify(job: ExportJob, loss: LossJob | None, on_event: OnEvent = 
         return [verify_loss(directory, loss, on_event)]
 
     artifact = export_hf(job, on_event, verify)
-    return artifact if _judged(artifact, LOSS) else _judge(artifact, verify(artifact.path))
+    return artifact if _judged(artifact, LOSS) else _judge(artifact, verify(here(artifact.path)))
 
 
 def _from_scratch() -> list[CheckResult]:

@@ -6,11 +6,12 @@ and the reference should come from an untouched torch. One model is in memory at
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.errors import InputError, PampError
@@ -22,6 +23,9 @@ from pamp_pipelines.verification.construction import Construction, construction_
 from pamp_pipelines.verification.first_layers import first_layers_config, link_weights
 from pamp_pipelines.verification.job import CaseResult, ParityCase, ParityJob, ParityResults
 from pamp_pipelines.verification.parity import RESULTS
+
+if TYPE_CHECKING:
+    from pamp_pipelines.verification.ranks import RankServer
 
 
 def main(path: Path) -> int:
@@ -63,11 +67,17 @@ def _compare_all(job: ParityJob, log: EventLog) -> list[CaseResult]:
         references.append(_reference(case, folders[number]))
     from pamp_pipelines.verification import megatron_side
 
-    megatron_side.start(job.work)
-    results = []
-    for number, case in enumerate(job.cases):
-        log.write("progress", stage="verify", case=case.name, side="megatron", done=number, all=len(job.cases))
-        results.append(CaseResult(name=case.name, checks=tuple(_judge(case, references[number], folders[number]))))
+    megatron_side.prepare()
+    from pamp_pipelines.verification.ranks import RankServer
+    from pamp_pipelines.verification.reload import rank_main
+
+    with RankServer(rank_main) as server:
+        megatron_side.start(job.work)
+        results = []
+        for number, case in enumerate(job.cases):
+            log.write("progress", stage="verify", case=case.name, side="megatron", done=number, all=len(job.cases))
+            checks = _judge(case, references[number], folders[number], server)
+            results.append(CaseResult(name=case.name, checks=tuple(checks)))
     return results
 
 
@@ -93,11 +103,12 @@ def _of_whole(facts: Construction, config: Mapping[str, Any]) -> Construction:
     return facts.model_copy(update={"layers": int(config["num_hidden_layers"])})
 
 
-def _judge(case: ParityCase, reference: _Reference, folder: Path) -> list[CheckResult]:
+def _judge(case: ParityCase, reference: _Reference, folder: Path, server: RankServer) -> list[CheckResult]:
     """Build Megatron's model from the template, give it the checkpoint's weights and compare."""
     import numpy as np
 
     from pamp_pipelines.verification import megatron_side
+    from pamp_pipelines.verification.reload import Reload, reload
 
     whole = load_hf_config(case.template)
     config = first_layers_config(whole, case.layers)
@@ -113,14 +124,28 @@ def _judge(case: ParityCase, reference: _Reference, folder: Path) -> list[CheckR
     except InputError as error:
         problems = [str(error)]
     if problems:
-        return [*checks, _failed(f"The weights do not fit Megatron's model: {'; '.join(problems)}", about)]
+        misfit = f"The weights do not fit Megatron's model: {'; '.join(problems)}"
+        return [*checks, _failed(misfit, about), *_reloaded(case, [misfit])]
     megatron_side.load_weights(model, folder / "checkpoint")
     ours_TV = megatron_side.logits_TV(model, reference.tokens, vocabulary)
     theirs_TV = np.load(reference.logits, mmap_mode="r")
     if ours_TV.shape != theirs_TV.shape:
         text = f"Megatron's logits have shape {list(ours_TV.shape)}, HF's {list(theirs_TV.shape)}"
         return [*checks, _failed(text, about)]
-    return [*checks, logits_verdict(difference(theirs_TV, ours_TV), case.tolerance, about)]
+    checks.append(logits_verdict(difference(theirs_TV, ours_TV), case.tolerance, about))
+    del model, ours_TV
+    problems = []
+    for number, division in enumerate(case.divisions):
+        task = Reload(folder / "checkpoint", folder / f"reloaded{number}", config, division)
+        problems += reload(server, task)
+        shutil.rmtree(task.target)
+    return [*checks, *_reloaded(case, problems)]
+
+
+def _reloaded(case: ParityCase, problems: list[str]) -> list[CheckResult]:
+    from pamp_pipelines.verification.reload import reloaded_verdict
+
+    return [reloaded_verdict(case.divisions, problems)] if case.divisions else []
 
 
 def _failed(reason: str, about: dict[str, Any]) -> CheckResult:

@@ -102,7 +102,7 @@ def test_table_has_the_tensors_that_transformers_saves(family: str, source: Any,
 @pytest.mark.parametrize("family", CONFIGS)
 def test_round_trip(family: str, source: Any, weights: Any, imported: Any, exported: Any) -> None:
     target = imported(source(family), chunk_bytes=2000)
-    verdict = verify_checkpoint_files(source(family), target)
+    verdict = verify_checkpoint_files(source(family), target).checks
     assert [c.passed for c in verdict] == [True, True, True], verdict
     result = exported(target / "checkpoint" / "release", target / "hf_template")
     expected, found = weights(source(family)), weights(result)
@@ -216,7 +216,7 @@ def test_multi_token_prediction_goes_both_ways(
         stored["mtp.layers.0.transformer_layer.self_attention.linear_kv_up_proj.weight"],
         hf[f"model.layers.{LAYERS}.self_attn.kv_b_proj.weight"],
     )
-    assert [c.passed for c in verify_checkpoint_files(directory, target)] == [True, True, True]
+    assert [c.passed for c in verify_checkpoint_files(directory, target).checks] == [True, True, True]
     found = weights(exported(target / "checkpoint" / "release", target / "hf_template"))
     assert found.keys() == hf.keys()
     assert all(torch.equal(found[name], value) for name, value in hf.items())
@@ -230,7 +230,7 @@ def test_declared_prediction_without_weights_is_left_out(source: Any, imported: 
             del tensors[name]
 
     directory = with_prediction(source("deepseek_v3"), tmp_path / "source", drop)
-    assert [c.passed for c in verify_checkpoint_files(directory, imported(directory))] == [True, True, True]
+    assert [c.passed for c in verify_checkpoint_files(directory, imported(directory)).checks] == [True, True, True]
 
 
 def test_a_prediction_layer_that_repeats_another_embedding(source: Any, imported: Any, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def quantised(source: Path, target: Path) -> dict[str, torch.Tensor]:
 def test_8_bit_weights_are_dequantised(source: Any, weights: Any, imported: Any, exported: Any, tmp_path: Path) -> None:
     expected = quantised(source("deepseek_v3"), tmp_path / "source")
     target = imported(tmp_path / "source", chunk_bytes=1500)  # chunks begin and end within blocks
-    assert [c.passed for c in verify_checkpoint_files(tmp_path / "source", target)] == [True, True, True]
+    assert [c.passed for c in verify_checkpoint_files(tmp_path / "source", target).checks] == [True, True, True]
     result = exported(target / "checkpoint" / "release", target / "hf_template")
     found = weights(result)
     assert found.keys() == expected.keys()

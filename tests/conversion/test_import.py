@@ -43,7 +43,7 @@ def test_round_trip(
         assert result[name].dtype == tensor.dtype
         assert torch.equal(result[name], tensor), name
 
-    verdict = verify_checkpoint_files(source, target)
+    verdict = verify_checkpoint_files(source, target).checks
     assert [c.passed for c in verdict] == [True, True, True], verdict
 
 
@@ -70,7 +70,7 @@ def test_sharded_source(build: Any, weights: Any, imported: Callable[..., Path],
     source = build("qwen3", False, "bfloat16", "60KB")
     assert len(list(source.glob("*.safetensors"))) > 3
     target = imported(source)
-    assert verify_checkpoint_files(source, target)[2].passed
+    assert verify_checkpoint_files(source, target).checks[2].passed
     result = exported(target / "checkpoint" / "release", target / "hf_template", max_shard_bytes=50_000)
     files = sorted(result.glob("model-*.safetensors"))
     assert len(files) > 3
@@ -153,7 +153,7 @@ def test_copy_of_a_tied_embedding(build: Any, imported: Callable[..., Path], tmp
     tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = torch.ones(10)
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
     target = imported(source)
-    assert verify_checkpoint_files(source, target)[1].passed
+    assert verify_checkpoint_files(source, target).checks[1].passed
     tensors["lm_head.weight"][250, 47] += 1
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"ties the embeddings, but lm_head\.weight differs"):

@@ -93,7 +93,7 @@ def test_the_verdict_of_the_right_table_on_a_wrong_checkpoint(
                 target: Path = imported(source)
             except (InputError, VerificationFailed):
                 continue
-        complete, whole, equal = verify_checkpoint_files(source, target)
+        complete, whole, equal = verify_checkpoint_files(source, target).checks
         assert complete.passed
         assert whole.passed
         assert not equal.passed
@@ -114,15 +114,15 @@ def test_one_flipped_bit_is_named(build: Any, weights: Any, imported: Any) -> No
     data = bytearray(file.read_bytes())
     data[start + 2 * (92 * 3 + 5)] ^= 1
     file.write_bytes(data)
-    equal = verify_checkpoint_files(source, target)[2]
+    equal = verify_checkpoint_files(source, target).checks[2]
     assert not equal.passed
     assert equal.description == "model.layers.0.mlp.down_proj.weight: 1 elements differ, the first at [3, 5]"
 
 
 def test_another_model_of_the_same_shape(build: Any, imported: Any, tmp_path: Path) -> None:
     target = imported(build("qwen2", False, "bfloat16"))
-    verdict = verify_checkpoint_files(build("qwen2", True, "bfloat16"), target)
+    verdict = verify_checkpoint_files(build("qwen2", True, "bfloat16"), target).checks
     assert [c.passed for c in verdict] == [True, False, False]
     assert "holds output_layer.weight" in verdict[1].description
-    half = verify_checkpoint_files(build("qwen2", False, "float16"), target)[2]
+    half = verify_checkpoint_files(build("qwen2", False, "float16"), target).checks[2]
     assert "is bfloat16 in the checkpoint, F16 in the source" in half.description

@@ -18,7 +18,7 @@ from pamp_pipelines.conversion.job import plain_import_job
 from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, StoredTensor, read_checkpoint, write_index
 from pamp_pipelines.lake.manifest import CheckResult
-from pamp_pipelines.verification.job import ParityCase
+from pamp_pipelines.verification.job import Division, ParityCase
 from pamp_pipelines.verification.parity import forward_parity
 from tests.verification.wrong_tables import import_with, wrong_tables
 
@@ -104,6 +104,34 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """config.json of each; hidden / heads is 8."""
 
+_DIVISIBLE: dict[str, Any] = {"num_hidden_layers": 4, "num_attention_heads": 8}
+DIVIDED: dict[str, tuple[dict[str, Any], tuple[Division, ...]]] = {
+    "llama": (
+        {**FAMILIES["llama"], **_DIVISIBLE},
+        tuple(Division(tensor=t, pipeline=p) for t, p in ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2))),
+    ),
+    "qwen2": (
+        {**FAMILIES["qwen2"], **_DIVISIBLE},
+        (Division(tensor=4), Division(tensor=2, pipeline=2), Division(pipeline=4)),
+    ),
+    "qwen3-151669": (
+        {**FAMILIES["qwen3"], **_DIVISIBLE, "vocab_size": 151_669, "hidden_size": 8, "tie_word_embeddings": True},
+        (Division(tensor=4), Division(pipeline=2)),
+    ),
+    "qwen3_moe": (
+        {**FAMILIES["qwen3_moe"], **_DIVISIBLE, "num_experts": 8},
+        tuple(
+            Division(tensor=t, pipeline=p, expert=e)
+            for t, p, e in ((1, 1, 2), (1, 1, 4), (1, 2, 2), (2, 1, 2), (2, 2, 2), (4, 1, 1))
+        ),
+    ),
+    "deepseek_v3": (
+        {**FAMILIES["deepseek_v3"], **_DIVISIBLE, "num_key_value_heads": 8, "q_lora_rank": 28, "kv_lora_rank": 24},
+        (Division(tensor=4), Division(expert=4), Division(tensor=2, pipeline=2), Division(tensor=2, expert=2)),
+    ),
+}
+"""config.json of models that four processes can divide, and how they do. KV heads are 2: fewer than ranks at TP 4."""
+
 WITH_WRONG_TABLES = ("qwen2", "qwen3", "qwen2_moe", "deepseek_v3")
 """Between them they use every entry of the tables but those of multi-token prediction, which transformers has not."""
 
@@ -124,9 +152,8 @@ class Model:
         return self.artifact / "hf_template"
 
 
-def write_hf_model(family: str, directory: Path) -> None:
+def write_hf_model(config: dict[str, Any], directory: Path) -> None:
     """Random weights under which everything matters: norms away from 1, biases away from 0, large projections."""
-    config = FAMILIES[family]
     random = np.random.default_rng(0)
     tensors = {}
     for name, shape in layout_of(config).hf_shapes().items():
@@ -142,12 +169,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     """Every family, converted by the importer."""
     root = tmp_path_factory.mktemp("models")
     made = {}
-    for family in FAMILIES:
-        model = Model(root / family, root / f"{family}-megatron")
-        write_hf_model(family, model.source)
-        import_hf(plain_import_job(model.source, model.artifact, workers=1))
-        made[family] = model
+    for family, config in FAMILIES.items():
+        made[family] = _convert(config, root / family)
     return made
+
+
+def _convert(config: dict[str, Any], source: Path) -> Model:
+    model = Model(source, source.with_name(f"{source.name}-megatron"))
+    write_hf_model(config, model.source)
+    import_hf(plain_import_job(model.source, model.artifact, workers=1))
+    return model
 
 
 def with_config(model: Model, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -223,6 +254,10 @@ def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory)
         for number, (name, table) in enumerate(wrong_tables(config)):
             checkpoint = import_with(table, config, models[family].source, root / f"{family}{number}")
             cases.append(case(f"{family}: {name}", models[family], checkpoint=checkpoint))
+    for family, (config, divisions) in DIVIDED.items():
+        model = _convert(config, root / f"{family} divided")
+        cases.append(case(f"{family} divided", model, layers=None, divisions=divisions))
+    cases.append(case("five ranks", llama, layers=1, divisions=(Division(tensor=5),)))
     found = forward_parity(cases)
     return {name: {check.name: check for check in checks} for name, checks in found.items()}
 

@@ -16,6 +16,7 @@ from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.checkpoint import verify_checkpoint
 from pamp_pipelines.verification.compare import LOGITS
 from pamp_pipelines.verification.construction import CONSTRUCTION
+from pamp_pipelines.verification.divisions import RELOADED
 from pamp_pipelines.verification.stages import import_and_verify
 from tests.conftest import DATA
 from tests.verification.conftest import FAMILIES, Model
@@ -57,6 +58,7 @@ def test_an_import_made_without_a_verdict_gets_one(models: dict[str, Model], tmp
     assert (after.id, after.content) == (before.id, before.content)
     checks = {check.name: check for check in read_artifact(tmp_path / "out").manifest.checks}
     assert all(checks[name].passed for name in [*STATIC, CONSTRUCTION, LOGITS])
+    assert checks["tensor_manifest"].severity == "WARN", "files of a finished artifact stay what they are"
     assert checks[LOGITS].metadata["layers"] == 1
 
 
@@ -89,9 +91,35 @@ def test_a_model_that_megatron_cannot_train_is_not_compared(
         file.write_text(json.dumps({**json.loads(file.read_text()), "rope_parameters": scaling}))
     checks = {check.name: check for check in verify_checkpoint(tmp_path / "source", tmp_path / "out")}
     assert all(checks[name].passed for name in STATIC)
-    assert not checks[LOGITS].passed
-    assert checks[LOGITS].severity == severity
-    assert "rope scaling of type 'dynamic'" in checks[LOGITS].description
+    for name in (LOGITS, RELOADED):
+        assert not checks[name].passed
+        assert checks[name].severity == severity
+        assert "rope scaling of type 'dynamic'" in checks[name].description
+
+
+def test_the_hashes_of_an_import_are_recorded_and_compared(models: dict[str, Model], tmp_path: Path) -> None:
+    """On a model that Megatron is not asked to run, since the rest of the verdict is not what is tested."""
+    source = tmp_path / "source"
+    shutil.copytree(models["llama"].source, source)
+    config = json.loads((source / "config.json").read_text())
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    (source / "config.json").write_text(json.dumps(config | {"rope_parameters": scaling}))
+    artifact = import_and_verify(plain_import_job(source, tmp_path / "out", workers=1))
+    file = artifact.path / "tensors.json"
+    assert file.name in {entry.path for entry in artifact.manifest.files}
+
+    def verdict() -> CheckResult:
+        (check,) = [c for c in verify_checkpoint(source, artifact.path) if c.name == "tensor_manifest"]
+        return check
+
+    assert verdict().passed
+    content = json.loads(file.read_text())
+    content["tensors"]["model.norm.weight"]["sha256"] = "0" * 64
+    file.write_text(json.dumps(content))
+    assert (verdict().passed, verdict().severity) == (False, "ERROR")
+    assert "model.norm.weight has SHA-256" in verdict().description
+    file.unlink()
+    assert (verdict().passed, verdict().severity) == (False, "WARN")
 
 
 def test_every_family_has_its_own_rotary_base() -> None:
