@@ -53,6 +53,11 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
     return tuple(files)
 
 
+def remembered_tokens(cache: Path) -> dict[str, str]:
+    """``stat_source`` tokens of the files whose content is known, by URL."""
+    return {url: token for url, (token, _) in _read_cache(cache).items()}
+
+
 def require_unchanged(file: SourceFile) -> str:
     """The file's ``stat_source`` token, after making sure that it has the pinned content.
 

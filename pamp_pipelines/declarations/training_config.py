@@ -183,6 +183,8 @@ class TrainingConfig(Declaration):
     """Compute profile in ``resources/``. Not part of the data version."""
     cron: str | None = None
     """Cron expression of a scheduled retraining. Not part of the data version."""
+    retrain_on_new_data: bool = False
+    """Train a new version when the text of a corpus of the blend has changed. Not part of the data version."""
     seed: Annotated[int, Field(ge=1, le=MAX_SEED)] = 1234
     """Seed of initialisation and dropout; Megatron refuses 0."""
     data_seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1234

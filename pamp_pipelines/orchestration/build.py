@@ -17,6 +17,7 @@ from pamp_pipelines.orchestration.jobs import jobs
 from pamp_pipelines.orchestration.partitions import partitions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.retention import forget_old_runs
+from pamp_pipelines.orchestration.retraining import retrain_on_new_data
 from pamp_pipelines.orchestration.schedules import schedules
 from pamp_pipelines.orchestration.sensors import end_dead_runs, register_checkpoints, watch_declarations
 from pamp_pipelines.orchestration.webhook import failure_webhook
@@ -30,9 +31,10 @@ def build_definitions(project: Project) -> dg.Definitions:
         DeclarationError: with every problem of every declaration; the UI shows it when it loads the code location.
     """
     catalog = load_catalog(project)
+    made = jobs(list(catalog.evaluations))
     return dg.Definitions(
         assets=assets(catalog),
-        jobs=jobs(list(catalog.evaluations)),
+        jobs=made,
         schedules=schedules(catalog),
         sensors=[
             automation_sensor(),
@@ -41,6 +43,7 @@ def build_definitions(project: Project) -> dg.Definitions:
             end_dead_runs(),
             *failure_webhook(),
             *forget_old_runs(),
+            *retrain_on_new_data(catalog, made),
         ],
         resources={"pamp": ProjectResource(root=str(project.root))},
         # One process for a run: there is one chain in it, and no step process can outlive a killed run.

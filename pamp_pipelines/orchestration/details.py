@@ -42,15 +42,17 @@ def corpus_details(artifact: Artifact) -> dict[str, Any]:
 
 
 def training_details(artifact: Artifact) -> dict[str, Any]:
-    """Training and validation loss against tokens."""
+    """The version that it follows, and training and validation loss against tokens."""
+    before = artifact.manifest.declaration.get("follows") or {}
+    lineage = {"follows": f"{before['version']} (id {before['id'][:12]})"} if before else {}
     from pamp_pipelines.evaluation.chart import loss_chart
 
     curves = loss_curves(artifact.path)
     if not curves:
-        return {}
+        return lineage
     version, config, model = reversed(artifact.path.parts[-3:])
     drawn = loss_chart({f"{model} · {config} {version}": curves})
-    return {"loss_curve": picture("loss curve", drawn)} if len(drawn) <= MAX_PICTURE_BYTES else {}
+    return lineage | ({"loss_curve": picture("loss curve", drawn)} if len(drawn) <= MAX_PICTURE_BYTES else {})
 
 
 def score_details(artifact: Artifact) -> dict[str, Any]:

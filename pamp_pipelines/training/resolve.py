@@ -23,6 +23,7 @@ from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.blend import blend, weighted_shards, within_limits
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
+from pamp_pipelines.training.lineage import follows
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides, require_free
 from pamp_pipelines.training.saved import has_weights
@@ -34,7 +35,7 @@ STAGE_VERSION = 3
 _NOT_IDENTITY = frozenset(
     {
         # words for people, and when or where it runs
-        *("description", "owners", "models", "cron", "profile"),
+        *("description", "owners", "models", "cron", "retrain_on_new_data", "profile"),
         # resolved into iterations, kept steps and weights below
         *("tokens", "iterations", "evaluation", "corpora", "max_epochs", "on_exhausted"),
         # how the same mathematics is laid out and watched: a run may be resumed with another of these
@@ -250,6 +251,7 @@ def _job(
             "resolved": parameters,
             # tokens that were declared and do not fill a global batch
             "remainder_tokens": remainders,
+            **follows(lake, model, config, version),
         },
         profile=compute,
     )
