@@ -15,6 +15,7 @@ from pamp_pipelines.commands.inspect import inspect
 from pamp_pipelines.commands.materialize import demo, materialize
 from pamp_pipelines.commands.new import new
 from pamp_pipelines.commands.plan import plan
+from pamp_pipelines.commands.publish import publish
 from pamp_pipelines.commands.reindex import reindex
 from pamp_pipelines.commands.report import report
 from pamp_pipelines.commands.schema import schema
@@ -25,7 +26,7 @@ from pamp_pipelines.commands.verify import verify_checkpoint
 
 COMMANDS = (
     *(check, demo, materialize, tokenize, import_hf, verify_checkpoint, plan, train, export_hf),
-    *(evaluate, compare, report, evict, inspect, trace, new, reindex, schema),
+    *(evaluate, compare, report, publish, evict, inspect, trace, new, reindex, schema),
 )
 
 

@@ -45,7 +45,7 @@ def answer(result: Result | subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_the_commands_of_the_manual_exist() -> None:
     manual = "check materialize tokenize import-hf export-hf verify-checkpoint train evaluate compare report evict "
     manual += "demo new reindex inspect"
-    assert {*manual.split(), "plan", "schema", "trace"} == NAMES
+    assert {*manual.split(), "plan", "publish", "schema", "trace"} == NAMES
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)

@@ -13,12 +13,15 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pamp_pipelines.errors import DeclarationError, InputError, MissingInput, PampError, WorkerFailed
 from pamp_pipelines.project import Project
+
+if TYPE_CHECKING:
+    from pamp_pipelines.lake.store import Lake
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -62,6 +65,13 @@ def command(name: str, **attrs: Any) -> Callable[[Callable[..., Outcome]], click
 def discover(project: Path | None) -> Project:
     """The project that ``--project`` names, or the one found."""
     return Project.discover(project)
+
+
+def open_lake(project: Project) -> "Lake":
+    """The project's lake; the catalogue of a remote one is brought up to date, and damage in it is told on stderr."""
+    from pamp_pipelines.lake.catalogue import open_lake as open_
+
+    return open_(project, lambda event: click.echo(f"warning: {event.data['message']}", err=True))
 
 
 def print_json(data: dict[str, Any]) -> None:

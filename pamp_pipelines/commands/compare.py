@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, optional_project
+from pamp_pipelines.commands.command import Outcome, command, open_lake, optional_project
 from pamp_pipelines.commands.leaderboard import aligned
 
 
@@ -20,10 +20,9 @@ def compare(project: Path | None, a: str, b: str, confidence: float) -> Outcome:
     """
     from pamp_pipelines.evaluation.compare import compare as differences_of
     from pamp_pipelines.evaluation.compare import scores_of
-    from pamp_pipelines.lake.store import Lake
 
     found = optional_project(project)
-    lake = Lake(found.lake) if found else None
+    lake = open_lake(found) if found else None
     differences, left_out = differences_of(scores_of(a, lake), scores_of(b, lake), confidence)
     cells = [["evaluation", "task", "metric", "n", "A", "B", "B - A", f"{confidence:.0%} interval", ""]]
     for d in differences:

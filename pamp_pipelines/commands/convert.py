@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome
-from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
 from pamp_pipelines.commands.progress import progress
 
 
@@ -33,13 +33,13 @@ def import_hf(project: Path | None, source: str, destination: Path | None, plan:
 
     from pamp_pipelines.conversion.job import import_job
     from pamp_pipelines.declarations.catalog import load_catalog
-    from pamp_pipelines.lake.store import Lake
+    from pamp_pipelines.lake.publication import published
     from pamp_pipelines.verification.stages import import_and_verify
 
     found = discover(project)
-    job = import_job(load_catalog(found), Lake(found.lake), source)
+    job = import_job(load_catalog(found), open_lake(found), source)
     with progress() as on_event:
-        return artifact_outcome(import_and_verify(job, on_event))
+        return artifact_outcome(published(import_and_verify(job, on_event)))
 
 
 def _plan(project: Path | None, source: str, destination: Path | None) -> Outcome:
@@ -93,13 +93,14 @@ def export_hf(project: Path | None, checkpoint: str, destination: Path | None, t
     if template is not None:
         raise click.UsageError("--template goes with CHECKPOINT DESTINATION; a key has its own template")
     from pamp_pipelines.declarations.catalog import load_catalog
-    from pamp_pipelines.lake.store import CheckpointKey, Lake
+    from pamp_pipelines.lake.publication import published
+    from pamp_pipelines.lake.store import CheckpointKey
     from pamp_pipelines.training.resolve import export_job
     from pamp_pipelines.verification.loss import loss_job
     from pamp_pipelines.verification.stages import export_and_verify
 
     found = discover(project)
-    catalog, lake, key = load_catalog(found), Lake(found.lake), CheckpointKey.parse(checkpoint)
-    job = export_job(catalog, lake, key)
+    catalog, lake, key = load_catalog(found), open_lake(found), CheckpointKey.parse(checkpoint)
     with progress() as on_event:
-        return artifact_outcome(export_and_verify(job, loss_job(lake, key), on_event))
+        job = export_job(catalog, lake, key)
+        return artifact_outcome(published(export_and_verify(job, loss_job(lake, key), on_event)))

@@ -30,7 +30,7 @@ def environment_facts(project: Project) -> dict[str, Any]:
         "gpus": gpus(),
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "lake": str(project.lake),
+        "lake": project.lake_url or str(project.lake),
         "disk_free_gb": round(shutil.disk_usage(_existing(project.lake)).free / 1e9, 1),
         "dagster_home": str(project.dagster_home),
     }

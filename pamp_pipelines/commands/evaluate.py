@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_data, check_lines
-from pamp_pipelines.commands.command import Outcome, command, discover, optional_project, require
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, optional_project, require
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.errors import InputError
 
@@ -69,7 +69,8 @@ def evaluate(
             artifacts = run(job, on_event)
     else:
         from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
-        from pamp_pipelines.lake.store import CheckpointKey, Lake
+        from pamp_pipelines.lake.publication import published
+        from pamp_pipelines.lake.store import CheckpointKey
 
         changed = output or data or limit or batch_size or allow_code or device != "auto"
         require(not changed, f"{target} is no directory; for a checkpoint key everything but --suite is declared")
@@ -79,9 +80,11 @@ def evaluate(
             raise InputError(f"{target}: no such directory; as a checkpoint key: {error}") from None
         found = discover(project)
         catalog = load_catalog(found)
-        lake = Lake(found.lake)
+        lake = open_lake(found)
         with progress() as on_event:
             artifacts = evaluate_checkpoint(catalog, lake, key, suites or list(catalog.evaluations), on_event)
+            for artifact in artifacts:
+                published(artifact)
     scores = [row for artifact in artifacts for row in _scores(artifact)]
     lines = [line for artifact in artifacts for line in (str(artifact.path), *check_lines(artifact.manifest.checks))]
     lines += [f"    {row['task']}  {row['metric']}  {row['value']:.4g}  (n {row['n']})" for row in scores]

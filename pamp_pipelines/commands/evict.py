@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, require
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -20,10 +20,9 @@ def evict(project: Path | None, budget: str) -> Outcome:
     from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.evaluation.export_cache import evict as run
     from pamp_pipelines.evaluation.export_cache import pending_exports
-    from pamp_pipelines.lake.store import Lake
 
     found = discover(project)
-    lake = Lake(found.lake)
+    lake = open_lake(found)
     done = run(lake, _bytes(budget), pending_exports(load_catalog(found), lake))
     data = {
         "evicted": [{"path": str(path), "bytes": size} for path, size in done.evicted],

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, require
 from pamp_pipelines.commands.leaderboard import summary
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.project import Project
@@ -34,11 +34,10 @@ def demo(project: Path | None) -> Outcome:
     A second run finds all done within seconds.
     """
     from pamp_pipelines.evaluation.leaderboard import PAGE
-    from pamp_pipelines.lake.store import Lake
 
     found = discover(project)
     partitions = _materialize(found, None, None, True)
-    reports = Lake(found.lake).reports_dir
+    reports = open_lake(found).reports_dir
     rows, told = summary(reports)
     lines = [
         *(_line(p) for p in partitions),

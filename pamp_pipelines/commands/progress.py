@@ -22,9 +22,12 @@ _HIDDEN = {"policy", "validation", "consumed_samples", "content", "tokenizer_sha
 
 @contextmanager
 def progress() -> Iterator[OnEvent]:
-    """An ``on_event`` that shows what happens until the block ends."""
+    """An ``on_event`` that shows what happens until the block ends; what is fetched for a remote lake too."""
+    from pamp_pipelines.lake.staging import listening
+
     if not sys.stderr.isatty():
-        yield _Plain()
+        with listening(plain := _Plain()):
+            yield plain
         return
     from rich.console import Console
     from rich.text import Text
@@ -38,7 +41,8 @@ def progress() -> Iterator[OnEvent]:
             else:
                 console.print(describe(event), markup=False, style="yellow" if event.kind == "warning" else None)
 
-        yield show
+        with listening(show):
+            yield show
 
 
 class _Plain:

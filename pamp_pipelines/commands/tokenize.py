@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome
-from pamp_pipelines.commands.command import Outcome, command, discover, require
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, require
 from pamp_pipelines.commands.progress import progress
 
 
@@ -103,10 +103,11 @@ def tokenize(
         if corpus is None or model is None:
             raise click.UsageError("give CORPUS and MODEL, or --input, --tokenizer and --output")
         from pamp_pipelines.declarations.catalog import load_catalog
-        from pamp_pipelines.lake.store import Lake
 
         found = discover(project)
-        job = tokenize_job(load_catalog(found), Lake(found.lake), corpus, model)
+        job = tokenize_job(load_catalog(found), open_lake(found), corpus, model)
         job = job.model_copy(update={"workers": workers})
+    from pamp_pipelines.lake.publication import published
+
     with progress() as on_event:
-        return artifact_outcome(run(job, on_event))
+        return artifact_outcome(published(run(job, on_event)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
 
 
 @command("trace", short_help="From an artifact back to everything it was made of.")
@@ -19,10 +19,9 @@ def trace(project: Path | None, artifact: str, files: bool, verify: bool) -> Out
     """
     from pamp_pipelines.evaluation.trace import describe, file_lines
     from pamp_pipelines.evaluation.trace import trace as walk
-    from pamp_pipelines.lake.store import Lake
 
     found = discover(project)
-    ancestors = walk(artifact, Lake(found.lake))
+    ancestors = walk(artifact, open_lake(found))
     data = [
         {
             "depth": ancestor.depth,

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome, check_lines, verdict
-from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
 from pamp_pipelines.commands.progress import progress
 
 
@@ -33,20 +33,20 @@ def train(
     directory holds metrics.jsonl, TensorBoard files, logs and the checkpoints with Megatron's tracker.
     """
     from pamp_pipelines.declarations.catalog import load_catalog
-    from pamp_pipelines.lake.store import Lake
     from pamp_pipelines.training.resolve import train_job
 
     found = discover(project)
-    job = train_job(
-        load_catalog(found),
-        Lake(found.lake),
-        model,
-        config,
-        profile=profile,
-        fresh=fresh,
-        overrides=overrides,
-        claim=not dry_run,
-    )
+    with progress():
+        job = train_job(
+            load_catalog(found),
+            open_lake(found),
+            model,
+            config,
+            profile=profile,
+            fresh=fresh,
+            overrides=overrides,
+            claim=not dry_run,
+        )
     if dry_run:
         from pamp_pipelines.training.run import preview
         from pamp_pipelines.verification.dry_run import dry_run as construct
@@ -61,8 +61,9 @@ def train(
             "checks": [check.model_dump(mode="json") for check in checks],
         }
         return Outcome(data, [*lines, *check_lines(checks), "", submission], ok=verdict(checks))
+    from pamp_pipelines.lake.publication import published
     from pamp_pipelines.verification.step_zero import train_and_verify
 
     with progress() as on_event:
-        artifact = train_and_verify(job, on_event)
+        artifact = published(train_and_verify(job, on_event))
     return artifact_outcome(artifact, run=job.name, metrics=str(job.metrics_path), checkpoints=str(job.checkpoints_dir))

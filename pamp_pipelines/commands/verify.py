@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import check_lines, verdict
-from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.errors import InputError, MissingInput
 
@@ -42,13 +42,13 @@ def _declared(project: Path | None, model: str) -> tuple[Path, Path]:
     from pamp_pipelines.conversion.job import import_job
     from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.lake.artifact import find
-    from pamp_pipelines.lake.store import Lake
+    from pamp_pipelines.lake.staging import here
 
     found = discover(project)
-    job = import_job(load_catalog(found), Lake(found.lake), model)
+    job = import_job(load_catalog(found), open_lake(found), model)
     if job.source is None:
         raise InputError(f"{model!r} is trained from scratch: there is no source to compare it with")
     artifact = find(job.output, job.id)
     if artifact is None:
         raise MissingInput("megatron_checkpoint", model)
-    return job.source, artifact.path
+    return job.source, here(artifact.path)

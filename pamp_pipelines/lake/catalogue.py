@@ -50,8 +50,8 @@ def open_lake(project: Project, on_event: OnEvent = ignore, *, max_age_s: float 
 def refresh(mirror: Mirror) -> list[str]:
     """Bring the catalogue's changes here; returns what is damaged in the store and was left out.
 
-    What was made here and is not published yet stays, and so does what is leased. An artifact that is being replaced in
-    the store is away until its new manifest is there.
+    What was made here and is not published yet stays; so does what is leased, and what is gone from the store and whole
+    here. An artifact that is being replaced in the store may be away until its new manifest is there.
 
     Raises:
         StorageError, InputError: the store cannot be read.
@@ -64,20 +64,22 @@ def refresh(mirror: Mirror) -> list[str]:
             for path, found in remote.items()
             if path not in known or known[path].token != found.token or not (mirror.root / path).is_file()
         ]
-        gone = [path for path in known if path not in remote]
+        gone = [path for path, entry in known.items() if path not in remote and entry.token]
         if not changed and not gone:
             return []
         units = _Units((*remote, *known))
         stays = {unit for unit in map(units.of, (*changed, *gone)) if _made_here(mirror, unit, known)}
         wanted = [path for path in changed if units.of(path) not in stays]
-        dropped = [path for path in gone if units.of(path) not in stays]
+        whole = {unit for unit in map(units.of, gone) if _whole(mirror, unit)}
+        withdrawn = {path: Entry(token="", sha256=known[path].sha256) for path in gone if units.of(path) in whole}
+        dropped = [path for path in gone if units.of(path) not in stays | whole]
         old = _take_away(mirror, {*dropped, *(_manifest_of(mirror, units.of(path)) for path in wanted)} - {""})
         for path in dropped:
             (mirror.root / path).unlink(missing_ok=True)
         arrived = _fetch(mirror, wanted, remote)
         damage = _verify(mirror, arrived)
         _remove_outdated(old)
-        mirror.note({**dict.fromkeys(dropped), **arrived})
+        mirror.note({**dict.fromkeys(dropped), **withdrawn, **arrived})
         return damage
 
 
@@ -111,6 +113,16 @@ def _made_here(mirror: Mirror, unit: str, known: Mapping[str, Entry]) -> bool:
         return True
     with unleased(mirror.root / unit) as free:
         return not free
+
+
+def _whole(mirror: Mirror, unit: str) -> bool:
+    """Whether all of it is here, so that it can be put into the store again; a file of a run is."""
+    path = _manifest_of(mirror, unit)
+    try:
+        found = Unit.read(mirror.root / path) if path else None
+    except (OSError, ValueError):
+        return False
+    return found is None or all((found.root / entry.path).is_file() for entry in found.manifest.files)
 
 
 def _take_away(mirror: Mirror, manifests: set[str]) -> list[Unit]:

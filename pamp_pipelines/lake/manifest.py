@@ -69,6 +69,10 @@ class Manifest(_Frozen):
     checks: tuple[CheckResult, ...] = ()
     location: str | None = None
 
+    def names(self, path: str) -> bool:
+        """Whether the artifact has such a file, here or in a store."""
+        return any(entry.path == path for entry in self.files)
+
     @property
     def failed_checks(self) -> tuple[CheckResult, ...]:
         return tuple(c for c in self.checks if not c.passed and c.severity == "ERROR")

@@ -29,7 +29,8 @@ _PRIVATE = ".remote"
 class Entry(BaseModel):
     """A file of the catalogue as it was when it was last the same here and in the store.
 
-    ``names`` is ``kind:id:content`` where it is a manifest.
+    ``token`` is empty for what is gone from the store and whole here: it may be published again, or replaced. ``names``
+    is ``kind:id:content`` where it is a manifest.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -86,7 +87,7 @@ class Mirror:
     def same_as_published(self, file: Path) -> bool:
         """Whether this file of the catalogue is the one that the store has."""
         entry = self._known()[0].get(self.rel(file))
-        return entry is not None and entry.sha256 == digest(file)
+        return entry is not None and bool(entry.token) and entry.sha256 == digest(file)
 
     def note(self, changed: Mapping[str, Entry | None]) -> None:
         """Remember that files are the same here and there, or (None) no longer are."""

@@ -6,7 +6,7 @@ Does nothing in a local lake. What is published already costs one comparison of 
 import contextlib
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pamp_pipelines.errors import StorageError
@@ -19,22 +19,23 @@ from pamp_pipelines.lake.leases import hold
 from pamp_pipelines.lake.manifest import MANIFEST, FileEntry, Manifest
 from pamp_pipelines.lake.mirror import CATALOGUE, LARGE, PAYLOAD, THREADS, Entry, Mirror, digest, mirror_of, names_of
 from pamp_pipelines.lake.remote import Object, ObjectMissing
+from pamp_pipelines.lake.staging import listener
 from pamp_pipelines.lake.transfer import Transfer
 
 
-def published(artifact: Artifact, on_event: OnEvent = ignore) -> Artifact:
+def published(artifact: Artifact, on_event: OnEvent | None = None) -> Artifact:
     """The artifact, after making sure that the store has it.
 
     Args:
         artifact: finished, in any lake.
-        on_event: gets ``progress`` with megabytes and their rate.
+        on_event: gets ``progress`` with megabytes and their rate; default: who is `staging.listening`.
 
     Raises:
         StorageError, InputError: the store does not take it; what was uploaded is not uploaded again.
         VerificationFailed: its files are not what its manifest says.
     """
     if (mirror := mirror_of(artifact.path)) is not None:
-        _publish(mirror, Unit(artifact.path, artifact.manifest), on_event)
+        _publish(mirror, Unit(artifact.path, artifact.manifest), on_event or listener())
     return artifact
 
 
@@ -45,6 +46,34 @@ def publish_record(record: Path, on_event: OnEvent = ignore) -> None:
     unit = Unit.read(record)
     _put_single(mirror, unit.root / "job.json")
     _publish(mirror, unit, on_event)
+
+
+class Publisher:
+    """Publishes records of kept checkpoints in a thread, one after another, while their run goes on.
+
+    A failure is no failure of the run: whoever publishes the finished run tries all of its records again.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._jobs: list[Future[None]] = []
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def add(self, record: Path) -> None:
+        """Does nothing in a local lake."""
+        if mirror_of(record) is not None:
+            self._jobs.append(self._pool.submit(publish_record, record))
+
+    def problems(self) -> list[str]:
+        """What failed since the last call."""
+        done = [job for job in self._jobs if job.done()]
+        self._jobs = [job for job in self._jobs if job not in done]
+        return [str(error) for job in done if not job.cancelled() and (error := job.exception()) is not None]
 
 
 def is_published(path: Path) -> bool:

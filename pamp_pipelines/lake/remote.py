@@ -143,7 +143,10 @@ class RemoteStore:
         import fsspec
 
         options = {**_DEFAULTS.get(self.protocol, {}), **fsspec.config.conf.get(self.protocol, {})}
-        return fsspec.core.url_to_fs(self.url, use_listings_cache=False, **options)[0]
+        filesystem = fsspec.core.url_to_fs(self.url, use_listings_cache=False, **options)[0]
+        if hasattr(filesystem, "retries"):  # s3fs's own, on top of those of the client below it
+            filesystem.retries = 2
+        return filesystem
 
     def _at(self, path: str) -> str:
         return f"{self._fs._strip_protocol(self.url).rstrip('/')}/{path}"

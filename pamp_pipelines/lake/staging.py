@@ -19,8 +19,7 @@ from pamp_pipelines.lake.remote import RANGE_BYTES, ObjectMissing
 from pamp_pipelines.lake.transfer import Transfer
 
 _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
-listener: ContextVar[OnEvent] = ContextVar("staging_listener", default=ignore)
-"""Gets ``progress`` of what is fetched: whoever asks for a path has no event handler at hand."""
+_LISTENER: ContextVar[OnEvent] = ContextVar("listener", default=ignore)
 
 
 @contextlib.contextmanager
@@ -31,6 +30,20 @@ def looking() -> Iterator[None]:
         yield
     finally:
         _LOOKING.reset(token)
+
+
+@contextlib.contextmanager
+def listening(on_event: OnEvent) -> Iterator[None]:
+    """Inside, ``on_event`` gets ``progress`` of what is fetched: whoever asks for a path has no handler at hand."""
+    token = _LISTENER.set(on_event)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def listener() -> OnEvent:
+    return _LISTENER.get()
 
 
 def obtainable(root: Path, manifest: Manifest) -> bool:
@@ -98,7 +111,7 @@ def _absent(unit: Unit, only: str | None) -> list[FileEntry]:
 
 
 def _fetch(mirror: Mirror, unit: Unit, files: list[FileEntry]) -> None:
-    progress = Transfer(listener.get(), "fetch", str(unit.place), sum(entry.bytes for entry in files))
+    progress = Transfer(listener(), "fetch", str(unit.place), sum(entry.bytes for entry in files))
     with room(mirror, unit, files) as folder, ThreadPoolExecutor(THREADS) as pool:
         jobs = [
             (entry, folder / str(number), _ranges(pool, mirror, unit, entry, folder / str(number), progress))

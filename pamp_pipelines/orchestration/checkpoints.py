@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -10,7 +11,7 @@ import dagster as dg
 from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.manifest import Manifest
 from pamp_pipelines.lake.store import CheckpointKey, Lake
-from pamp_pipelines.orchestration.metadata import manifest_metadata
+from pamp_pipelines.orchestration.metadata import manifest_metadata, place
 from pamp_pipelines.orchestration.partitions import CHECKPOINT_PARTITIONS
 from pamp_pipelines.orchestration.versions import DATA_VERSION_TAG, recorded_version
 from pamp_pipelines.training.kept import read_kept
@@ -70,7 +71,7 @@ def announce(
     instance.add_dynamic_partitions(CHECKPOINT_PARTITIONS, [partition])
     metadata = {"step": key.step, **manifest_metadata(manifest)}
     if manifest.location:
-        metadata["dagster/uri"] = dg.MetadataValue.path(manifest.location)
+        metadata |= place(Path(manifest.location), manifest.kind)
     tags = {DATA_VERSION_TAG: manifest.content}
     emit(dg.AssetObservation(CHECKPOINT, partition=partition, metadata=metadata, tags=tags))
     emit(dg.AssetMaterialization(CHECKPOINT, partition=partition, metadata=metadata, tags=tags))

@@ -6,7 +6,7 @@ appear in the UI, take slots of the pools, and record the same data versions as 
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +87,8 @@ def materialize(
         runner = _Runner(project, pamp, instance, on_event)
         if everything:
             return [done for selection in selections for done in runner.bring_up_to_date(selection)]
+        if selections[0].stage in ("hf_export", "eval_scores"):
+            announce_unknown(instance, pamp.lake)  # it may have come with a copied or a remote lake
         return runner.run(selections[0], partition)
 
 
@@ -148,9 +150,14 @@ class _Runner:
                 asset=asset,
                 partition=partition,
                 data_version=(made[asset_key(asset)].tags or {})[DATA_VERSION_TAG],
-                path=Path(str(made[asset_key(asset)].metadata["dagster/uri"].value)),
+                path=_path(made[asset_key(asset)].metadata),
                 run_id=run_id,
                 seconds=seconds,
             )
             for asset in selection.assets
         ]
+
+
+def _path(metadata: Mapping[str, dg.MetadataValue]) -> Path:
+    """The artifact's folder on this machine."""
+    return Path(str((metadata.get("staged") or metadata["dagster/uri"]).value))

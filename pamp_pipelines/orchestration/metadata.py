@@ -9,6 +9,8 @@ import dagster as dg
 
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import Manifest
+from pamp_pipelines.lake.mirror import uri_of
+from pamp_pipelines.lake.publication import published
 from pamp_pipelines.orchestration.checks import check_results, verdict_table
 from pamp_pipelines.orchestration.values import table, to_metadata
 from pamp_pipelines.orchestration.versions import asset_key
@@ -25,12 +27,15 @@ def result(
 ) -> dg.MaterializeResult:
     """The materialisation of an artifact: its data version is the hash of its content.
 
+    In a remote lake it is published first: what Dagster shows, others can read.
+
     Args:
         artifact: what the stage returned.
         details: metadata of this asset only, shown before and taken over what every artifact has.
         asset: asset key with slashes; default: the artifact's kind.
     """
     key = asset or artifact.kind
+    published(artifact)
     return dg.MaterializeResult(
         asset_key=asset_key(key),
         data_version=dg.DataVersion(artifact.content),
@@ -47,7 +52,7 @@ def all_metadata(artifact: Artifact, details: Mapping[str, Any]) -> dict[str, An
 def artifact_metadata(artifact: Artifact) -> dict[str, Any]:
     return {
         **manifest_metadata(artifact.manifest),
-        **_links(artifact.path),
+        **_links(artifact.path, artifact.kind),
         **_pictures(artifact),
     }
 
@@ -88,9 +93,16 @@ def _commit(producer: Mapping[str, Any]) -> str:
     return f"{commit} with uncommitted changes" if producer.get("git_dirty") else str(commit)
 
 
-def _links(path: Path) -> dict[str, Any]:
+def place(path: Path, kind: str) -> dict[str, Any]:
+    """Where an artifact is; in a remote lake its URL, and as ``staged`` its folder on this machine."""
+    if (url := uri_of(path, kind)) is None:
+        return {"dagster/uri": dg.MetadataValue.path(str(path))}
+    return {"dagster/uri": dg.MetadataValue.text(url), "staged": dg.MetadataValue.path(str(path))}
+
+
+def _links(path: Path, kind: str) -> dict[str, Any]:
     """Places to go on from; only those that exist."""
-    links: dict[str, Any] = {"dagster/uri": dg.MetadataValue.path(str(path))}
+    links = place(path, kind)
     if (path / "tensorboard").is_dir():
         links["tensorboard"] = dg.MetadataValue.md(f"`tensorboard --logdir {path / 'tensorboard'}`")
     for name, file in {"report": "index.html", "metrics": "metrics.jsonl", "samples": "samples.jsonl"}.items():

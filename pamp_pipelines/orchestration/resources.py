@@ -6,6 +6,8 @@ from pathlib import Path
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog, load_catalog
+from pamp_pipelines.lake.catalogue import open_lake
+from pamp_pipelines.lake.events import Event
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 
@@ -26,4 +28,9 @@ class ProjectResource(dg.ConfigurableResource):
 
     @property
     def lake(self) -> Lake:
-        return Lake(self.project.lake)
+        """A remote lake's catalogue is brought up to date first, unless this process did so a moment ago."""
+        return open_lake(self.project, _warn)
+
+
+def _warn(event: Event) -> None:
+    dg.get_dagster_logger().warning(str(event.data["message"]))

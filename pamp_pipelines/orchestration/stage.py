@@ -7,6 +7,8 @@ from typing import Any
 import dagster as dg
 
 from pamp_pipelines.lake.events import OnEvent
+from pamp_pipelines.lake.leases import leasing
+from pamp_pipelines.lake.staging import listening
 from pamp_pipelines.orchestration.events import Reporter
 from pamp_pipelines.orchestration.failures import as_failures
 from pamp_pipelines.orchestration.leftovers import process_tags
@@ -36,6 +38,6 @@ def stage(
     context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
     adopt(context.instance, context.run.run_id)
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
-    with as_failures(context, resumes=resumes):
+    with as_failures(context, resumes=resumes), leasing(), listening(reporter):
         yield reporter
     reporter.close()

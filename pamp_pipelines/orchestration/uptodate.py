@@ -10,6 +10,8 @@ from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.leaderboard import leaderboard_id
 from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.publication import is_published
+from pamp_pipelines.lake.staging import looking
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.chain import Selection
 from pamp_pipelines.orchestration.checks import judged
@@ -28,7 +30,14 @@ def existing(catalog: Catalog, lake: Lake, selection: Selection, partition: str 
     except (MissingInput, VerificationFailed):
         return None
     found = [_find(path, id) for path, id in outputs]
-    sound = [a for a in found if a is not None and judged(a.manifest) and not a.manifest.failed_checks]
+    sound = [
+        artifact
+        for artifact in found
+        if artifact is not None
+        and judged(artifact.manifest)
+        and not artifact.manifest.failed_checks
+        and is_published(artifact.path)
+    ]
     return sound if len(sound) == len(outputs) else None
 
 
@@ -38,6 +47,7 @@ def _find(path: Path, id: str) -> Artifact | None:
     return evicted if evicted is not None and evicted.id == id else find(path, id)
 
 
+@looking()
 def wanted(catalog: Catalog, lake: Lake, selection: Selection, partition: str) -> list[tuple[Path, str]]:
     """Folder and id of what a run would make."""
     match selection.stage:

@@ -18,6 +18,7 @@ from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import Artifact, find, require_passed
 from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.manifest import artifact_id
+from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.blend import blend, weighted_shards, within_limits
@@ -195,7 +196,7 @@ def _job(
     parameters: dict[str, Any],
     id: str,
 ) -> TrainJob:
-    template = inputs.initial.path / "hf_template"
+    template = here(inputs.initial.path / "hf_template")
     hf_config = load_hf_config(template)
     share = blend(declared)
     weights = inputs.initial.path / "checkpoint"
@@ -208,7 +209,7 @@ def _job(
         run_dir=run_dir,
         hf_config=hf_config,
         template_dir=template.absolute(),
-        pretrained_checkpoint=weights.absolute() if has_weights(weights) else None,
+        pretrained_checkpoint=weights.absolute() if has_weights(inputs.initial.manifest) else None,
         source=inputs.source.absolute() if inputs.source else None,
         vocab_size=hf_config["vocab_size"],
         eod_id=_eod_id(inputs),
@@ -220,7 +221,7 @@ def _job(
         heldout=tuple(
             HeldOutShards(corpus=corpus, prefix=(artifact.path / "heldout").absolute())
             for corpus, artifact in inputs.shards.items()
-            if (artifact.path / "heldout.idx").is_file()
+            if artifact.manifest.names("heldout.idx")
         ),
         sequence_length=declared.sequence_length,
         iterations=declared.train_iterations,

@@ -9,9 +9,10 @@ from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
+from pamp_pipelines.lake.publication import Publisher
 from pamp_pipelines.launchers import WorkerSpec, find_worker, launcher_for, run_worker
 from pamp_pipelines.training.job import TrainJob, read_job
-from pamp_pipelines.training.kept import read_record, record_import, record_saved, recorded_steps
+from pamp_pipelines.training.kept import read_record, record_import, record_path, record_saved, recorded_steps
 from pamp_pipelines.training.lease import lease
 from pamp_pipelines.training.outcome import write_manifest
 from pamp_pipelines.training.requirements import require_megatron
@@ -77,11 +78,12 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched:
         # first, since what an earlier attempt left of its last save may fill the disk
         resumed_from = prepare(job, lambda message: on_event(event("warning", message=message)))
         write_text(job_file, job.model_dump_json(indent=2) + "\n")
-    keeper = _Keeper(job, on_event)
-    keeper.begin()
-    if watched or resumed_from != job.iterations:
-        _run(job, job_file, keeper, lock, worker)
-    keeper.catch_up()
+    with Publisher() as publisher:
+        keeper = _Keeper(job, on_event, publisher)
+        keeper.begin()
+        if watched or resumed_from != job.iterations:
+            _run(job, job_file, keeper, lock, worker)
+        keeper.catch_up()
     if (tracker := saved.tracker()) != job.iterations:
         raise WorkerFailed(
             f"{job.name}: the worker ended without an error at step {tracker or 0} of {job.iterations}, so the run is "
@@ -116,10 +118,11 @@ def _run(job: TrainJob, job_file: Path, keeper: "_Keeper", lock: int, worker: st
 
 @dataclass
 class _Keeper:
-    """Records and announces kept checkpoints while the worker goes on, and deletes old resume points."""
+    """Records, announces and publishes kept checkpoints while the worker goes on, and deletes old resume points."""
 
     job: TrainJob
     on_event: OnEvent
+    publisher: Publisher
     announced: set[int] = field(default_factory=set)
 
     def begin(self) -> None:
@@ -152,11 +155,14 @@ class _Keeper:
                 record_saved(self.job, step)
                 self._announce(step)
         saved.prune(self.job.checkpoint.keep_last, self.job.cadence)
+        for problem in self.publisher.problems():
+            self._warn(f"a checkpoint could not be published yet: {problem}")
 
     def _announce(self, step: int) -> None:
         if step not in self.announced:
             self.announced.add(step)
             self.on_event(event("checkpoint", **_announcement(self.job, step)))
+            self.publisher.add(record_path(self.job.run_dir, step))
 
     def _warn(self, message: str) -> None:
         self.on_event(event("warning", message=message))

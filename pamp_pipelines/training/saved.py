@@ -14,6 +14,7 @@ from pathlib import Path
 from pamp_pipelines.conversion.torch_dist import METADATA, read_checkpoint
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
+from pamp_pipelines.lake.manifest import Manifest
 from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path, tracked_iteration
 
 _TRASH = ".trash-"
@@ -112,6 +113,6 @@ class Saved:
         return removed
 
 
-def has_weights(checkpoint: Path) -> bool:
-    """Whether an imported model's ``checkpoint/`` holds weights; from scratch it does not."""
-    return (checkpoint / "release" / METADATA).is_file()
+def has_weights(imported: Manifest) -> bool:
+    """Whether a megatron_checkpoint holds weights; one from scratch does not."""
+    return imported.names(f"checkpoint/release/{METADATA}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.manifest import MANIFEST
+from pamp_pipelines.lake.mirror import Mirror, mirror_of
 from pamp_pipelines.lake.publish import lock
 from pamp_pipelines.lake.store import Lake
 
@@ -26,6 +27,9 @@ def version_id(version_dir: Path) -> str | None:
 def select_version(lake: Lake, model: str, training_config: str, id: str, *, fresh: bool, claim: bool = True) -> int:
     """The version that a job with this ``id`` works in.
 
+    In a remote lake an unfinished version belongs to the working directory that claimed it, where its resume points
+    are; others see it and begin the next.
+
     The newest version with the same id is taken: it is resumed, or it is finished and returned. Without one, and for
     ``fresh``, it is the next number, which is claimed at once: two callers never share a new version by accident.
 
@@ -36,11 +40,33 @@ def select_version(lake: Lake, model: str, training_config: str, id: str, *, fre
         versions = lake.versions(model, training_config)
         if not fresh:
             for version in reversed(versions):
-                if version_id(lake.version_dir(model, training_config, version)) == id:
+                directory = lake.version_dir(model, training_config, version)
+                if version_id(directory) == id and not _is_elsewhere(directory):
                     return version
         version = max(versions, default=0) + 1
-        if claim:
-            directory = lake.version_dir(model, training_config, version)
-            directory.mkdir(parents=True)
-            write_json(directory / CLAIM, {"id": id})
+        while claim and not _claim(lake.version_dir(model, training_config, version), id):
+            version += 1
         return version
+
+
+def _claim(directory: Path, id: str) -> bool:
+    """Make a version; False where another working directory of a remote lake has claimed it a moment ago."""
+    mirror = mirror_of(directory)
+    directory.mkdir(parents=True)
+    write_json(directory / CLAIM, {"id": id, **({"home": mirror.home} if mirror else {})})
+    if mirror is None or mirror.claim(directory / CLAIM):
+        return True
+    (directory / CLAIM).unlink()
+    directory.rmdir()
+    return False
+
+
+def _is_elsewhere(directory: Path) -> bool:
+    """Whether a version is not finished, and another working directory has its resume points."""
+    mirror: Mirror | None = mirror_of(directory)
+    if mirror is None or (directory / MANIFEST).is_file():
+        return False
+    try:
+        return bool(json.loads((directory / CLAIM).read_text()).get("home") != mirror.home)
+    except (OSError, ValueError):
+        return False

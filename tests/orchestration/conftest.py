@@ -12,6 +12,9 @@ from pamp_pipelines.lake.manifest import FileEntry, Manifest
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.project import Project
+from tests.s3_server import _s3_server, machines, s3
+
+__all__ = ["_s3_server", "machines", "s3"]
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
 from pamp_pipelines.evaluation.spec import STAGE_VERSION
+from pamp_pipelines.lake.publication import published
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
 from pamp_pipelines.orchestration.checks import check_specs
@@ -40,6 +41,8 @@ def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
             key = CheckpointKey.parse(context.partition_key)
             tag_run(context, checkpoint_tags(key))
             scores = evaluate_checkpoint(pamp.catalog, pamp.lake, key, asked, on_event)
+            for artifact in scores:
+                published(artifact, on_event)
         for artifact in scores:
             yield result(artifact, score_details(artifact), asset=f"{PREFIX}/{artifact.path.name}")
 

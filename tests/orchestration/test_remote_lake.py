@@ -1,0 +1,94 @@
+"""Two machines, a lake in a bucket: what one makes, the other goes on from, and a lost home comes back."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pamp_pipelines.lake.catalogue import open_lake
+from pamp_pipelines.lake.mirror import detach
+from pamp_pipelines.orchestration.instance import open_instance
+from pamp_pipelines.orchestration.materialize import materialize
+from pamp_pipelines.orchestration.reindex import reindex
+from pamp_pipelines.project import Project
+from tests.s3_server import SECRET, Machines, tree
+
+RUN = "scratch|sonnets-only"
+KEPT = "scratch/sonnets-only/v0001/0000004"
+
+
+@pytest.fixture
+def on(machines: Machines, own_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Go on at a machine: its working directory and Dagster home; returns the former."""
+
+    def go(name: str) -> Path:
+        monkeypatch.setattr("pamp_pipelines.lake.catalogue._OPENED", {})
+        monkeypatch.setenv("PAMP_LAKE", machines.url)
+        monkeypatch.setenv("PAMP_LAKE_CACHE", str(machines.folder / name))
+        monkeypatch.setenv("PAMP_LAKE_CACHE_BYTES", "1GB")
+        monkeypatch.setenv("DAGSTER_HOME", str(machines.folder / f"{name}-home"))
+        return machines.folder / name
+
+    return go
+
+
+def shown(project: Project, asset: str, partition: str | None) -> dict[str, dg.MetadataValue]:
+    with open_instance(project) as instance:
+        partitions = [partition] if partition else None
+        wanted = dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset.split("/")), asset_partitions=partitions)
+        made = instance.fetch_materializations(wanted, limit=1).records[0].asset_materialization
+        assert made is not None
+        return dict(made.metadata)
+
+
+def test_a_fresh_machine_gets_the_home_back_from_the_bucket(
+    on: Callable[[str], Path], machines: Machines, own_project: Project
+) -> None:
+    on("first")
+    (made,) = materialize(own_project, "raw_corpus", "plays")
+    (shards,) = materialize(own_project, "tokenized_shards", "plays|scratch")
+    uri = shown(own_project, "tokenized_shards", "plays|scratch")["dagster/uri"].value
+    assert uri == f"{machines.url}/payload/shards/plays/{shards.path.name}"
+    assert "train.bin" in machines.store.list(f"payload/shards/plays/{shards.path.name}")
+
+    second = on("second")
+    found = {(one.asset, one.partition) for one in reindex(own_project)}
+    assert found >= {("raw_corpus", "plays"), ("tokenized_shards", "plays|scratch")}
+    assert shown(own_project, "tokenized_shards", "plays|scratch")["dagster/uri"].value == uri
+    assert not list(second.rglob("*.bin"))
+    assert reindex(own_project) == []
+    (same,) = materialize(own_project, "raw_corpus", "plays")
+    assert same.data_version == made.data_version
+    assert same.path.is_relative_to(second)
+    assert SECRET not in "".join(str(value) for value in shown(own_project, "raw_corpus", "plays").values())
+
+
+@pytest.mark.slow
+def test_one_prepares_another_trains_a_third_scores(
+    on: Callable[[str], Path], machines: Machines, own_project: Project
+) -> None:
+    first = on("first")
+    materialize(own_project, "raw_corpus", "sonnets")
+    materialize(own_project, "tokenized_shards", "sonnets|scratch")
+    materialize(own_project, "megatron_checkpoint", "scratch")
+    detach(first)
+
+    second = on("second")
+    (trained,) = materialize(own_project, "pretrained_checkpoint", RUN)
+    assert trained.path.is_relative_to(second)
+    published = machines.store.list("catalogue/runs/scratch/sonnets-only/v0001")
+    assert {"claim.json", "job.json", "kept/0000004.json", "manifest.json", "metrics.jsonl"} <= published.keys()
+    detach(second)
+
+    third = on("third")
+    assert [str(key) for key in open_lake(own_project).kept_checkpoints()] == [KEPT]
+    materialize(own_project, "hf_export", KEPT)
+    (scores,) = materialize(own_project, "eval_scores/perplexity", KEPT)
+    (again,) = materialize(own_project, "pretrained_checkpoint", RUN)
+    assert again.data_version == trained.data_version
+    assert scores.path.is_relative_to(third)
+
+    on("first")
+    open_lake(own_project)
+    assert tree(first / "scores") == tree(third / "scores")
