@@ -1,15 +1,21 @@
-"""Evaluation: from a loaded model to the first request, and the leaderboard over many checkpoints.
+"""Evaluation: from a loaded model to the first request, what the pipeline adds to lm-eval, a leaderboard of many.
 
     python benchmarks/evaluation.py start MODEL_DIR --datasets data/benchmarks/hub
+    python benchmarks/evaluation.py overhead CHECKPOINT_KEY --bytes 40000
     python benchmarks/evaluation.py leaderboard --runs 4 --steps 50
 
 `start` scores the first row of three of lm-eval's own tasks and reads the worker's events; beside it stands what
-lm-eval's own index of tasks costs in the same environment. `leaderboard` fills a lake with synthetic scores of three
+lm-eval's own index of tasks costs in the same environment. `overhead` exports a kept checkpoint of the project's lake
+elsewhere, scores text with it, and lets lm-eval's command line do the same: log-likelihoods have to be equal bit for
+bit, and the difference in time is what the pipeline adds. `leaderboard` fills a lake with synthetic scores of three
 evaluations and builds the report. Both print JSON. `python -m pamp_pipelines.demo.prepare --benchmarks` makes the data.
 """
 
 import argparse
+import dataclasses
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -18,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+TASK, LENGTH, BATCH = "heldout_perplexity", 512, 4
 TASKS = ("gsm8k_cot", "arc_easy", "minerva_math500")
 INDEX = """
 import time
@@ -54,6 +61,108 @@ def start(model: Path, datasets: Path) -> dict[str, Any]:
         "seconds_in_all": round(whole, 2),
         "cpu_seconds_of_lm_evals_own_index": round(float(index.stdout.split()[-1]), 2),
     }
+
+
+def overhead(key: str, size: int) -> dict[str, Any]:
+    """Seconds (wall, and CPU of all processes) of export, scores, and lm-eval's command line on the same directory."""
+    from pamp_pipelines.conversion.exporter import export_hf
+    from pamp_pipelines.declarations.catalog import load_catalog
+    from pamp_pipelines.declarations.evaluation import Evaluation
+    from pamp_pipelines.evaluation.job import evaluate_job
+    from pamp_pipelines.evaluation.run import evaluate
+    from pamp_pipelines.lake.store import CheckpointKey, Lake
+    from pamp_pipelines.project import Project
+    from pamp_pipelines.training.resolve import export_job
+
+    project = Project.discover(ROOT)
+    checkpoint = CheckpointKey.parse(key)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = _text(folder / "rows.jsonl", size)
+        for part in ("runs", "shards", "checkpoints", "corpora"):
+            (folder / "lake").mkdir(exist_ok=True)
+            (folder / "lake" / part).symlink_to((project.lake / part).absolute())
+        lake = Lake(folder / "lake")
+        settings: dict[str, Any] = {"batch_size": BATCH, "max_length": LENGTH, "dtype": "float32"}
+        text = Evaluation(tasks=(TASK,), data={TASK: str(rows)}, **settings)
+        catalog = dataclasses.replace(load_catalog(project), evaluations={"text": text})
+        with Timer() as exporting:
+            export = export_hf(export_job(catalog, lake, checkpoint))
+        with Timer() as ours:
+            [scores] = evaluate(evaluate_job(catalog, lake, checkpoint, ["text"]))
+        prefix = scores.manifest.stats["token_policy"]["prefix_id"]
+        with Timer() as theirs:
+            expected = _lm_eval(export.path, rows, prefix, folder / "lm_eval")
+        found = [json.loads(line)["resps"] for line in (scores.path / "samples.jsonl").open()]
+        equal = [str(mine[0][0]) == str(their[0][0]) for mine, their in zip(found, expected, strict=True)]
+        return {
+            "checkpoint": key,
+            "bytes": sum(len(json.loads(line)["text"].encode()) for line in rows.open()),
+            "samples": len(found),
+            "samples_with_the_same_log_likelihood_bit_for_bit": sum(equal),
+            "export": exporting.seconds,
+            "scores_from_export_to_published": ours.seconds,
+            "of_that_lm_eval_inside_the_worker": scores.manifest.stats["seconds"],
+            "lm_evals_command_line": theirs.seconds,
+            "export_to_score_over_the_command_line": {
+                kind: round(exporting.seconds[kind] + ours.seconds[kind] - theirs.seconds[kind], 2)
+                for kind in ours.seconds
+            },
+        }
+
+
+class Timer:
+    """Wall time of a block, and CPU time of this process and of all that it waited for."""
+
+    def __enter__(self) -> "Timer":
+        self._start = time.time(), self._cpu()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wall, cpu = self._start
+        self.seconds = {"wall": round(time.time() - wall, 2), "cpu": round(self._cpu() - cpu, 2)}
+
+    @staticmethod
+    def _cpu() -> float:
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _text(file: Path, size: int) -> Path:
+    """The first documents of a corpus, until they have so many bytes."""
+    taken, lines = 0, []
+    with (ROOT / "data/corpora/shakespeare/hamlet.jsonl").open(encoding="utf-8") as source:
+        for line in source:
+            lines.append(json.dumps({"text": json.loads(line)["text"]}))
+            taken += len(json.loads(line)["text"].encode())
+            if taken >= size:
+                break
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def _lm_eval(directory: Path, rows: Path, prefix: int, folder: Path) -> list[Any]:
+    """Responses per sample of `lm-eval run` on the shipped task."""
+    import yaml
+
+    from pamp_pipelines.evaluation.task_files import shipped_tasks
+
+    task = yaml.safe_load(shipped_tasks()[TASK].read_text())
+    task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(rows)}}}
+    (folder / "tasks").mkdir(parents=True)
+    (folder / "tasks/task.yaml").write_text(yaml.safe_dump(task))
+    # Its cache of logits scores wrong positions in repetitive text (tests/evaluation/test_model.py), so it is off.
+    model = f"pretrained={directory},dtype=float32,max_length={LENGTH},logits_cache=False,prefix_token_id={prefix}"
+    arguments = ["run", "--model", "hf", "--model_args", model, "--include_path", str(folder / "tasks")]
+    arguments += ["--tasks", TASK, "--batch_size", str(BATCH), "--device", "cpu"]
+    subprocess.run(
+        [sys.executable, "-m", "lm_eval", *arguments, "--output_path", str(folder), "--log_samples"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache"), "TQDM_DISABLE": "1"},
+        check=True,
+        capture_output=True,
+    )
+    [samples] = folder.glob(f"*/samples_{TASK}_*.jsonl")
+    return [json.loads(line)["resps"] for line in samples.open()]
 
 
 def leaderboard(runs: int, steps: int) -> dict[str, Any]:
@@ -113,11 +222,20 @@ def main() -> None:
     first = commands.add_parser("start")
     first.add_argument("model", type=Path)
     first.add_argument("--datasets", type=Path, default=ROOT / "data/benchmarks/hub")
+    third = commands.add_parser("overhead")
+    third.add_argument("checkpoint")
+    third.add_argument("--bytes", type=int, default=40_000)
     second = commands.add_parser("leaderboard")
     second.add_argument("--runs", type=int, default=4)
     second.add_argument("--steps", type=int, default=50)
     asked = parser.parse_args()
-    found = start(asked.model, asked.datasets) if asked.command == "start" else leaderboard(asked.runs, asked.steps)
+    match asked.command:
+        case "start":
+            found = start(asked.model, asked.datasets)
+        case "overhead":
+            found = overhead(asked.checkpoint, asked.bytes)
+        case _:
+            found = leaderboard(asked.runs, asked.steps)
     print(json.dumps(found, indent=2))
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pamp_pipelines.evaluation.fonts import families
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -14,15 +16,6 @@ if TYPE_CHECKING:
 
 COLOURS = ("#2a6fdb", "#d9622b", "#2f9e6e", "#8f5bd6", "#c2410c", "#0e9aa7", "#b83280", "#5f6b7a")
 INK, FAINT, GRID = "#1f2733", "#667085", "#e6e9ef"
-FONTS = (
-    "DejaVu Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Zen Hei",
-    "Source Han Sans SC",
-    "PingFang SC",
-)
-"""Tried in this order for each character, so that names in Chinese, Japanese and Korean are drawn, not boxed."""
 MARKERS = "os^Dv<>P"
 
 Series = Mapping[str, Sequence[tuple[float, float, float | None]]]
@@ -135,11 +128,9 @@ def _draw(
 
 def _figure(panels: int, legend: bool) -> Figure:
     import matplotlib as mpl
-    from matplotlib import font_manager
     from matplotlib.figure import Figure
 
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    mpl.rcParams["font.family"] = [name for name in FONTS if name in installed]
+    mpl.rcParams["font.family"] = list(families())
     mpl.rcParams["axes.unicode_minus"] = False
     columns = min(3, max(1, panels))
     rows = max(1, math.ceil(panels / columns))

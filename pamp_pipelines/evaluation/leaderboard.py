@@ -76,6 +76,7 @@ def _write(
     on_event: OnEvent,
 ) -> None:
     from pamp_pipelines.evaluation.chart import loss_chart, score_chart
+    from pamp_pipelines.evaluation.fonts import undrawn
     from pamp_pipelines.evaluation.frames import long_table, primary, wide_table
     from pamp_pipelines.evaluation.page import render
     from pamp_pipelines.evaluation.trace import Index
@@ -95,6 +96,10 @@ def _write(
             losses[name] = loss_curves(path)
         except InputError as error:  # one damaged run must not hide the scores
             on_event(event("warning", message=str(error)))
+    named = [str(name) for column in ("model", "training_config", "evaluation", "metric") for name in set(long[column])]
+    if boxes := undrawn([*named, *losses]):
+        message = f"no installed font has {boxes[:20]}: pictures show boxes there; install one, e.g. fonts-noto-cjk"
+        on_event(event("warning", message=message))
     if losses := {name: curves for name, curves in losses.items() if curves}:
         pictures["losses"] = loss_chart(losses)
         (folder / "losses.png").write_bytes(pictures["losses"])

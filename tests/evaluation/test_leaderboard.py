@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation import fonts
+from pamp_pipelines.evaluation.fonts import undrawn
 from pamp_pipelines.evaluation.leaderboard import build_leaderboard
 from pamp_pipelines.evaluation.scores import COLUMNS, read_scores
 from pamp_pipelines.lake.events import Event
@@ -120,7 +122,16 @@ def test_pictures_fit_into_the_event_log_and_draw_chinese(filled, recwarn):
     artifact = build_leaderboard(filled.lake)
     for name in ("leaderboard.png", "losses.png"):
         assert (artifact.path / name).stat().st_size < 100_000
-    from matplotlib import font_manager
+    boxes = [w for w in recwarn if "missing from" in str(w.message)]
+    assert bool(boxes) == bool(undrawn(["大模型 续写"])), "as drawn as the installed fonts allow"
 
-    if any("CJK" in font.name or "WenQuanYi" in font.name for font in font_manager.fontManager.ttflist):
-        assert not [w for w in recwarn if "missing from" in str(w.message)]
+
+def test_characters_that_no_font_has_are_said(filled, monkeypatch):
+    assert undrawn(["tiny", "déjà vu", "±"]) == ""
+    monkeypatch.setattr(fonts, "families", lambda: (fonts.FIRST,))
+    assert undrawn(["大 tiny 大 模"]) == "大模"
+    events: list[Event] = []
+    build_leaderboard(filled.lake, events.append)
+    [warning] = [event.data["message"] for event in events if event.kind == "warning"]
+    assert "no installed font has" in warning
+    assert "fonts-noto-cjk" in warning
