@@ -9,12 +9,12 @@ WHEN_ANY_SCORE_IS_NEW = dg.AutomationCondition.eager().without(~dg.AutomationCon
 """Plain ``eager`` waits until every checkpoint has every score, which may never come."""
 
 
-def automation_sensor() -> dg.AutomationConditionSensorDefinition:
+def automation_sensor(minimum_interval_s: int = 30) -> dg.AutomationConditionSensorDefinition:
     """Ships stopped: with it, each kept checkpoint starts an evaluation run."""
     return dg.AutomationConditionSensorDefinition(
         "evaluate_checkpoints_as_they_appear",
         target=dg.AssetSelection.all(),
         default_status=dg.DefaultSensorStatus.STOPPED,
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=minimum_interval_s,
         description="Exports and scores each kept checkpoint while training runs, then refreshes the leaderboard.",
     )

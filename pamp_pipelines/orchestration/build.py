@@ -24,8 +24,12 @@ from pamp_pipelines.orchestration.webhook import failure_webhook
 from pamp_pipelines.project import Project
 
 
-def build_definitions(project: Project) -> dg.Definitions:
+def build_definitions(project: Project, *, interval_s: int = 30) -> dg.Definitions:
     """Assets, jobs, schedules and sensors of a project.
+
+    Args:
+        project: whose declarations.
+        interval_s: seconds between two looks for something to evaluate, and for runs that lost their process.
 
     Raises:
         DeclarationError: with every problem of every declaration; the UI shows it when it loads the code location.
@@ -37,10 +41,10 @@ def build_definitions(project: Project) -> dg.Definitions:
         jobs=made,
         schedules=schedules(catalog),
         sensors=[
-            automation_sensor(),
+            automation_sensor(interval_s),
             watch_declarations(catalog),
             register_checkpoints(),
-            end_dead_runs(),
+            end_dead_runs(interval_s),
             *failure_webhook(),
             *forget_old_runs(),
             *retrain_on_new_data(catalog, made),
