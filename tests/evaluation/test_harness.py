@@ -114,6 +114,96 @@ def test_shipped_arithmetic_is_scored_rightly(job, shift, expected):
     assert outcome.rows[0]["n"] == 24
 
 
+SUITES = {
+    "gsm8k_cot": (
+        "openai/gsm8k/main",
+        {"question": "Ann has 1,000 pens and buys 5. How many?", "answer": "1000 + 5 = 1005. #### 1,005"},
+        "1,000 and 5 make 1,005. The answer is {}.",
+        ("1005", "1006"),
+    ),
+    "minerva_math500": (
+        "HuggingFaceH4/MATH-500/default",
+        {"problem": "Half and quarter?", "solution": r"It is $\boxed{\frac{3}{4}}$.", "answer": r"\frac{3}{4}"},
+        "Final Answer: The final answer is ${}$. I hope it is correct.",
+        (r"\frac34", r"\frac{3}{5}"),
+    ),
+    "hendrycks_math500": (
+        "HuggingFaceH4/MATH-500/default",
+        {"problem": "Half and quarter?", "solution": r"It is $\boxed{\frac{3}{4}}$.", "answer": r"\frac{3}{4}"},
+        "It is ${}$.",
+        (r"\frac34", r"\frac{3}{5}"),
+    ),
+    "hendrycks_math_algebra": (
+        "EleutherAI/hendrycks_math/algebra",
+        {"problem": "Solve $2x=1$.", "solution": r"$x=\boxed{0.5}$", "level": "1", "type": "Algebra"},
+        "It is ${}$.",
+        (r"\frac{1}{2}", r"\frac{1}{3}"),
+    ),
+}
+"""Folder of the data set, a row, an answer around its result, a right result and a wrong one."""
+
+
+@pytest.fixture
+def on_hub_rows(tmp_path):
+    """A job of lm-eval's own tasks on a folder of data sets with one row each."""
+
+    def make(data_set, row, *tasks, **settings):
+        folder = tmp_path / "hub" / data_set
+        folder.mkdir(parents=True)
+        (folder / "test.jsonl").write_text(json.dumps(row) + "\n")
+        subject = Subject(directory=tmp_path, content="c0ffee", model="scripted")
+        declared = Evaluation(tasks=tasks, datasets=str(tmp_path / "hub"), **settings)
+        spec = evaluation_spec("mine", declared, subject, tmp_path / "out", {}, tmp_path)
+        return EvaluateJob(subject=subject, evaluations=(spec,), work=tmp_path / "work")
+
+    return make
+
+
+@pytest.mark.parametrize("task", SUITES)
+@pytest.mark.parametrize("expected", [1.0, 0.0])
+def test_lm_evals_extractors_know_right_from_wrong(on_hub_rows, task, expected):
+    data_set, row, around, (right, wrong) = SUITES[task]
+    answer = around.replace("{}", right if expected else wrong)
+    outcome = run(on_hub_rows(data_set, row, task), Scripted(lambda prompt: answer))
+    found = scores(outcome)
+    assert found, "a metric for each of the task's extractors"
+    assert set(found.values()) == {expected}, found
+    assert outcome.rows[0]["task_version"]
+    assert outcome.rows[0]["data_sha256"]
+
+
+def test_the_standard_wikitext_from_local_rows(on_hub_rows):
+    page = {"page": " = A rose = \n The rose is red ."}
+    job = on_hub_rows("EleutherAI/wikitext_document_level/wikitext-2-raw-v1", page, "wikitext")
+    found = scores(run(job, Scripted(likelihood=lambda text: -70.0)))
+    # Nine words, and the empty one before the first space, which lm-eval counts.
+    assert found["word_perplexity"] == pytest.approx(math.exp(70 / 10))
+    assert found["byte_perplexity"] == pytest.approx(math.exp(70 / len(page["page"])))
+    assert {"byte_perplexity", "bits_per_byte", "token_perplexity"} <= set(found)
+
+
+def test_the_chat_template_is_applied_and_hashed(job):
+    class Chat(Scripted):
+        tokenizer_name = "chat"
+
+        def __init__(self):
+            super().__init__(lambda prompt: "4")
+            self.tokenizer = SimpleNamespace(chat_template="{{ messages }}")
+
+        def apply_chat_template(self, history, add_generation_prompt=True):
+            return "".join(f"<{turn['role']}>{turn['content']}" for turn in history) + "<assistant>"
+
+        def chat_template(self, chat_template=False):
+            return "{{ messages }}"
+
+    model = Chat()
+    rows = [json.loads(line) for line in ARITHMETIC.read_text().splitlines()][:2]
+    outcome = run(job("arithmetic_boxed", rows, apply_chat_template=True), model)
+    assert all(p.startswith("<user>") and p.endswith("<assistant>") for p in model.prompts)
+    assert all(p.count("<assistant>") > 1 for p in model.prompts), "examples are turns"
+    assert {len(row["chat_template_sha256"]) for row in outcome.rows} == {64}
+
+
 def test_examples_are_no_test_rows():
     shown = read_task(shipped_tasks()["arithmetic_boxed"]).config["fewshot_config"]["samples"]
     assert not {row["problem"] for row in shown} & {
