@@ -14,7 +14,7 @@ from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.store import Lake
 
 KIND = "raw_corpus"
-STAGE_VERSION = 1
+STAGE_VERSION = 2
 """Bumped when equal sources give other files."""
 
 
@@ -29,12 +29,15 @@ class CorpusJob(BaseModel):
     files: tuple[SourceFile, ...]
     rules: ReadingRules
     declaration: dict[str, Any]
+    language_field: str | None = None
     sample_rows: int = 20
 
 
-def corpus_id(files: tuple[SourceFile, ...], rules: ReadingRules) -> str:
+def corpus_id(files: tuple[SourceFile, ...], rules: ReadingRules, language_field: str | None = None) -> str:
     """Identity of a corpus: what is read and how, not where it lies."""
     parameters = {"rules": rules.model_dump(), "files": [[f.name, f.bytes, f.sha256] for f in files]}
+    if language_field is not None:
+        parameters["language_field"] = language_field
     return artifact_id(KIND, STAGE_VERSION, [], parameters)
 
 
@@ -47,7 +50,9 @@ def corpus_job(catalog: Catalog, lake: Lake, corpus: str) -> CorpusJob:
     declared = catalog.corpus(corpus)
     try:
         locations = expand(declared.sources, catalog.project.root)
-        files = fingerprint(locations, cache=lake.root / "corpora" / corpus / ".sources.json")
+        # corpora that one declaration makes have the same sources
+        origin = catalog.file_of("corpus", corpus).stem
+        files = fingerprint(locations, cache=lake.root / "corpora" / origin / ".sources.json")
     except InputError as error:
         raise InputError(f"{catalog.file_of('corpus', corpus)}: {error}") from error
     rules = ReadingRules(
@@ -56,7 +61,7 @@ def corpus_job(catalog: Catalog, lake: Lake, corpus: str) -> CorpusJob:
         encoding=declared.encoding,
         on_error=declared.on_error,
     )
-    id = corpus_id(files, rules)
+    id = corpus_id(files, rules, declared.language_field)
     return CorpusJob(
         corpus=corpus,
         id=id,
@@ -64,4 +69,5 @@ def corpus_job(catalog: Catalog, lake: Lake, corpus: str) -> CorpusJob:
         files=files,
         rules=rules,
         declaration={corpus: declared.model_dump(mode="json")},
+        language_field=declared.language_field,
     )

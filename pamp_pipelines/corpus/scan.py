@@ -1,13 +1,16 @@
 """The raw_corpus stage: read every document once, count, and publish the corpus's manifest."""
 
+import itertools
 from typing import BinaryIO
 
 import orjson
 
+from pamp_pipelines.corpus.batches import read_batches
 from pamp_pipelines.corpus.fingerprints import unchanged
 from pamp_pipelines.corpus.job import KIND, CorpusJob
 from pamp_pipelines.corpus.progress import Progress
 from pamp_pipelines.corpus.readers import Document, read_documents
+from pamp_pipelines.corpus.spans import Span
 from pamp_pipelines.corpus.statistics import CorpusStatistics
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import Artifact, find
@@ -17,6 +20,7 @@ from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 
 _SAMPLE_CHARACTERS = 2000
+_BATCH_BYTES = 8 << 20
 
 
 def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
@@ -24,7 +28,7 @@ def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
 
     The artifact holds ``statistics.json`` (totals and an entry with bytes, SHA-256, documents, characters and drops for
     each file), ``sample.jsonl`` (its first documents, cut at 2,000 characters) and ``lengths.png``. Its stats are
-    ``files, bytes, documents, characters, dropped``.
+    ``files, bytes, documents, characters, dropped, scripts`` and, where a field is declared for them, ``languages``.
 
     Raises:
         InputError: a file is bad, changed since the job was made, or no document is left.
@@ -34,13 +38,14 @@ def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
             return found
         on_event(event("started", stage=KIND, corpus=job.corpus, files=len(job.files)))
         with publish(job.output, kind=KIND, id=job.id, declaration=job.declaration) as draft:
-            with (draft.dir / "sample.jsonl").open("wb") as sample:
-                statistics = _read(job, sample, on_event)
+            statistics = _read(job, on_event)
             if not statistics.documents:
                 raise InputError(
                     f"corpus {job.corpus!r}: no document in {len(job.files)} files "
                     f"(dropped: {dict(statistics.dropped) or 'none'}). Check `sources`, `format` and `text_field`."
                 )
+            with (draft.dir / "sample.jsonl").open("wb") as sample:
+                _write_sample(job, sample)
             write_json(draft.dir / "statistics.json", statistics.as_json())
             statistics.draw(draft.dir / "lengths.png", f"{job.corpus}: {statistics.documents:,} documents")
             draft.stats.update(statistics.totals)
@@ -49,18 +54,30 @@ def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
     return draft.artifact
 
 
-def _read(job: CorpusJob, sample: BinaryIO, on_event: OnEvent) -> CorpusStatistics:
+def _read(job: CorpusJob, on_event: OnEvent) -> CorpusStatistics:
     statistics = CorpusStatistics()
     progress = Progress(on_event, KIND)
-    for file in job.files:
+    fields = [job.language_field] if job.language_field else []
+    for index, file in enumerate(job.files):
         statistics.start_file(file)
         with unchanged(file):
-            for row in read_documents(file, job.rules):
-                if isinstance(row, Document) and statistics.documents < job.sample_rows:
-                    sample.write(orjson.dumps(_sample(row)) + b"\n")
-                statistics.add(row)
+            for batch in read_batches(file, job.rules, Span(file=index), _BATCH_BYTES, fields):
+                statistics.add(batch)
                 progress.update(documents=statistics.documents, megabytes=statistics.characters / 1e6, file=file.name)
     return statistics
+
+
+def _write_sample(job: CorpusJob, stream: BinaryIO) -> None:
+    """The first documents; their files were read whole before, so that nothing can be wrong with them now."""
+    left = job.sample_rows
+    for file in job.files:
+        with unchanged(file):
+            documents = (row for row in read_documents(file, job.rules) if isinstance(row, Document))
+            for row in itertools.islice(documents, left):
+                stream.write(orjson.dumps(_sample(row)) + b"\n")
+                left -= 1
+        if not left:
+            return
 
 
 def _nothing_dropped(statistics: CorpusStatistics) -> CheckResult:

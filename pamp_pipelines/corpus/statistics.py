@@ -4,12 +4,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pamp_pipelines.corpus.readers import Document, Dropped
+import numpy as np
+
+from pamp_pipelines.corpus.batches import Batch
+from pamp_pipelines.corpus.scripts import ScriptCounter
 from pamp_pipelines.corpus.sources import SourceFile
+
+_LANGUAGES = 50
+"""Values of the language field that are counted by name in the manifest."""
 
 
 class CorpusStatistics:
-    """Fed row by row. Lengths are in characters (code points), gathered in bins of powers of two."""
+    """Fed batch by batch. Lengths are in characters (code points), gathered in bins of powers of two."""
 
     def __init__(self) -> None:
         self._files: list[dict[str, Any]] = []
@@ -17,6 +23,8 @@ class CorpusStatistics:
         self.documents = 0
         self.characters = 0
         self.dropped: Counter[str] = Counter()
+        self._scripts = ScriptCounter()
+        self._languages: Counter[str] = Counter()
 
     def start_file(self, file: SourceFile) -> None:
         """Rows that follow belong to ``file``."""
@@ -31,29 +39,42 @@ class CorpusStatistics:
             }
         )
 
-    def add(self, row: Document | Dropped) -> None:
+    def add(self, batch: Batch) -> None:
+        """Rows of the file that was started last; a batch with fields has the language of each document first."""
         entry = self._files[-1]
-        if isinstance(row, Dropped):
+        for row in batch.dropped:
             self.dropped[row.reason] += 1
             entry["dropped"][row.reason] = entry["dropped"].get(row.reason, 0) + 1
-            return
-        length = len(row.text)
-        self.documents += 1
-        self.characters += length
-        entry["documents"] += 1
-        entry["characters"] += length
-        self._bins[length.bit_length() - 1] += 1
+        lengths = np.fromiter(map(len, batch.texts), np.int64, len(batch.texts))
+        characters = int(lengths.sum())
+        self.documents += len(lengths)
+        self.characters += characters
+        entry["documents"] += len(lengths)
+        entry["characters"] += characters
+        # the exponent of a number is its bit length, exact below 2^53
+        exponents, counts = np.unique(np.frexp(lengths)[1], return_counts=True)
+        for exponent, count in zip(exponents.tolist(), counts.tolist(), strict=True):
+            self._bins[exponent - 1] += count
+        self._scripts.add(batch.texts)
+        self._languages.update(_language(values[0]) for values in batch.fields)
 
     @property
     def totals(self) -> dict[str, Any]:
-        """``files``, ``bytes`` (as stored), ``documents``, ``characters`` and ``dropped`` by reason."""
-        return {
+        """``files``, ``bytes`` (as stored), ``documents``, ``characters``, ``dropped`` by reason, ``scripts`` (share of
+        the letters of a sample, by script) and, where a field was declared, ``languages`` (documents by its value)."""
+        totals: dict[str, Any] = {
             "files": len(self._files),
             "bytes": sum(f["bytes"] for f in self._files),
             "documents": self.documents,
             "characters": self.characters,
             "dropped": dict(sorted(self.dropped.items())),
+            "scripts": self._scripts.shares(),
         }
+        if self._languages:
+            shown = self._languages.most_common(_LANGUAGES)
+            others = self._languages.total() - sum(count for _, count in shown)
+            totals["languages"] = dict(shown) | ({"(others)": others} if others else {})
+        return totals
 
     def as_json(self) -> dict[str, Any]:
         """Contents of ``statistics.json``: totals, one entry a file, and documents by length."""
@@ -79,3 +100,7 @@ class CorpusStatistics:
         axes.set_title(title)
         # without the version of the library, which would change the file's hash
         figure.savefig(path, metadata={"Software": None})
+
+
+def _language(value: Any) -> str:
+    return value[:40] if isinstance(value, str) and value else "(none)"

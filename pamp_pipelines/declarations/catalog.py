@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.base import MAX_NAME, Declaration
 from pamp_pipelines.declarations.corpus import Corpus
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.files import list_declarations
@@ -57,8 +57,9 @@ class Catalog:
         return _lookup("profile", name, self.profiles)
 
     def file_of(self, kind: str, name: str) -> Path:
-        """The YAML file of a declaration; ``kind`` is a key of ``KINDS``."""
-        return folder_of(self.project, kind) / f"{name}.yaml"
+        """The YAML file of a declaration, of a corpus of ``shard_sets`` its origin's; ``kind``: a key of ``KINDS``."""
+        document = self.documents.get((kind, name))
+        return document.path if document else folder_of(self.project, kind) / f"{name}.yaml"
 
     def problem(self, kind: str, name: str, loc: Loc, message: str) -> Problem:
         """A problem of one field of a declaration, with its file and line."""
@@ -138,9 +139,10 @@ def read_catalog(project: Project) -> tuple[Catalog, list[Problem]]:
                 continue
             documents[kind, name] = document
             valid[kind][name] = declaration
+    problems += _split_corpora(project, valid["corpus"], documents, declared["corpus"])
     catalog = Catalog(
         project,
-        corpora=valid["corpus"],  # type: ignore[arg-type]
+        corpora=dict(sorted(valid["corpus"].items())),  # type: ignore[arg-type]
         models=valid["model"],  # type: ignore[arg-type]
         training_configs=valid["training_config"],  # type: ignore[arg-type]
         evaluations=valid["evaluation"],  # type: ignore[arg-type]
@@ -148,6 +150,34 @@ def read_catalog(project: Project) -> tuple[Catalog, list[Problem]]:
         documents=documents,
     )
     return catalog, problems + _broken_references(catalog, declared)
+
+
+def _split_corpora(
+    project: Project,
+    corpora: dict[str, Declaration],
+    documents: dict[tuple[str, str], YamlDocument],
+    declared: set[str],
+) -> list[Problem]:
+    """Add the corpora of ``shard_sets`` beside those that have files of their own."""
+    problems = []
+    for origin, corpus in list(corpora.items()):
+        assert isinstance(corpus, Corpus)
+        document = documents["corpus", origin]
+        for suffix, made in corpus.split().items():
+            name = f"{origin}.{suffix}"
+            if name in declared or len(name) > MAX_NAME:
+                message = f"makes a corpus {name!r}, " + (
+                    f"which {folder_of(project, 'corpus') / name}.yaml declares: take another suffix"
+                    if name in declared
+                    else f"whose name is longer than {MAX_NAME} characters: shorten it"
+                )
+                place: Loc = ("shard_sets", suffix)
+                problems.append(Problem(document.path, document.line_of(place), dotted(place), message))
+                continue
+            corpora[name] = made
+            documents["corpus", name] = document
+            declared.add(name)
+    return problems
 
 
 def _lookup[T](kind: str, name: str, declared: Mapping[str, T]) -> T:

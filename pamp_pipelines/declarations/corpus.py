@@ -1,11 +1,11 @@
 """A corpus: where its text is, how it is read and what of it is kept."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from pamp_pipelines.declarations.base import Count, Declaration, Owner
+from pamp_pipelines.declarations.base import Count, Declaration, Name, Owner
 
 CorpusFormat = Literal["jsonl", "parquet", "text"]
 Encoding = Literal["utf-8", "gb18030", "utf-16", "utf-16-le", "utf-16-be"]
@@ -20,6 +20,9 @@ class HeldOut(Declaration):
     """Share of documents held out for validation and perplexity. 0 holds out none."""
     seed: int = 0
     """Salt of the hash: another seed holds out other documents."""
+    by: Annotated[str | None, Field(min_length=1)] = None
+    """Field whose text is hashed in place of the document's own, so that corpora made of one source hold out the same
+    rows. A row without it goes by its own text."""
 
 
 class Language(Declaration):
@@ -29,6 +32,18 @@ class Language(Declaration):
     """Field or column with the language; ``meta.lang`` goes into objects."""
     keep: Annotated[tuple[str, ...], Field(min_length=1)]
     """Values of it that are kept. A document without the field is dropped."""
+
+
+class Datatrove(Declaration):
+    """A filter or formatter of datatrove (https://github.com/huggingface/datatrove), installed with the extra
+    ``datatrove``. Its version is part of the shards' identity."""
+
+    block: Annotated[str, Field(min_length=1)]
+    """Class in ``datatrove.pipeline.filters`` or ``datatrove.pipeline.formatters``, e.g. ``GopherQualityFilter``."""
+    arguments: dict[str, Any] = {}
+    """Arguments of the class, e.g. ``{min_doc_words: 20, language: eng}``."""
+    metadata: dict[str, str] = {}
+    """What the block finds in ``doc.metadata``: name to field of the source, e.g. ``{url: meta.url}``."""
 
 
 class Filter(Declaration):
@@ -44,6 +59,8 @@ class Filter(Declaration):
     """Drop texts in which this Python regular expression is found (``matches_pattern``)."""
     language: Language | None = None
     """Drop documents of other languages (``other_language``)."""
+    datatrove: Datatrove | None = None
+    """Let a block of datatrove drop or change documents (``datatrove_`` and the block's own reason, or its name)."""
     deduplicate: Literal["exact"] | None = None
     """Keep the first of equal texts of the whole corpus, in the order of the sources (``duplicate``); the last step."""
 
@@ -81,6 +98,12 @@ class Corpus(Declaration):
     suffix: .gz, .zst, .bz2, .xz."""
     text_field: Annotated[str, Field(min_length=1)] = "text"
     """Field (jsonl) or column (parquet) that holds the text; ``meta.text`` goes into objects. Unused for ``text``."""
+    shard_sets: Annotated[dict[Name, Annotated[str, Field(min_length=1)]], Field(max_length=20)] = {}
+    """Further text fields, each tokenized into shards of its own: ``{summary: meta.summary}`` in ``news.yaml`` makes a
+    corpus ``news.summary`` that training configs can blend. It differs from ``news`` in the text only; rows that are
+    held out in one are held out in all."""
+    language_field: Annotated[str | None, Field(min_length=1)] = None
+    """Field or column with the language of a document, whose values raw_corpus counts."""
     encoding: Encoding = "utf-8"
     """Encoding of jsonl and text files. Others than this are refused by name, never guessed."""
     on_error: Literal["stop", "drop"] = "stop"
@@ -96,6 +119,23 @@ class Corpus(Declaration):
     def _filters_fit(self) -> Self:
         if any(step.deduplicate for step in self.filters[:-1]):
             raise ValueError("filters: `deduplicate` must be the last step: it compares what the others leave")
-        if self.format == "text" and any(step.language for step in self.filters):
-            raise ValueError("filters: a text file has no fields, so `language` cannot be used with format: text")
+        if self.format == "text":
+            fields = {
+                "filters: `language`": any(step.language for step in self.filters),
+                "filters: `datatrove.metadata`": any(s.datatrove and s.datatrove.metadata for s in self.filters),
+                "`shard_sets`": bool(self.shard_sets),
+                "`language_field`": self.language_field is not None,
+                "`held_out.by`": self.held_out.by is not None,
+            }
+            if used := [name for name, declared in fields.items() if declared]:
+                raise ValueError(f"{', '.join(used)}: a text file has no fields, so this has no use with format: text")
         return self
+
+    def split(self) -> dict[str, "Corpus"]:
+        """A corpus for each entry of ``shard_sets``, by its suffix."""
+        held_out = self.held_out.model_copy(update={"by": self.held_out.by or self.text_field})
+        shared = {"shard_sets": {}, "held_out": held_out}
+        return {
+            suffix: self.model_copy(update={**shared, "text_field": field})
+            for suffix, field in sorted(self.shard_sets.items())
+        }

@@ -13,15 +13,17 @@ import numpy as np
 from pamp_pipelines.corpus.fingerprints import require_unchanged
 from pamp_pipelines.corpus.progress import Progress
 from pamp_pipelines.corpus.spans import plan_tasks
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, PampError, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
+from pamp_pipelines.tokenization.array import end_other_array, make_pieces_on
 from pamp_pipelines.tokenization.duplicates import Kept, first_occurrences
 from pamp_pipelines.tokenization.encoders import REFERENCE, choose_encoder, versioned
 from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
-from pamp_pipelines.tokenization.filters import DUPLICATE, Filters
+from pamp_pipelines.tokenization.filters import DUPLICATE
 from pamp_pipelines.tokenization.indexed import dtype_for
 from pamp_pipelines.tokenization.inspect import check_shards
 from pamp_pipelines.tokenization.job import KIND, TokenizeJob
@@ -31,7 +33,7 @@ from pamp_pipelines.tokenization.pool import Counters, make_pieces
 from pamp_pipelines.tokenization.sample import compare_sample
 
 
-def tokenize(job: TokenizeJob, on_event: OnEvent = ignore) -> Artifact:
+def tokenize(job: TokenizeJob, on_event: OnEvent = ignore, *, profile: ComputeProfile | None = None) -> Artifact:
     """Encode every document of a corpus, each followed by EOD.
 
     The corpus is cut into tasks; worker processes leave a piece for each, beside the output. A build that was killed or
@@ -43,6 +45,11 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore) -> Artifact:
     Its stats are ``documents_read``, ``documents_written``, ``dropped`` by reason, ``train`` and ``heldout``
     (``documents``, ``tokens``, ``pairs``), ``dtype``, ``vocab_size``, ``eod``, ``eod_id``, ``tokenizer_sha256``,
     ``engine`` and speeds.
+
+    Args:
+        job: what to make and where.
+        on_event: called in this thread.
+        profile: of a cluster: the pieces are made there, by ``world_size`` tasks of an array, and joined here.
 
     Raises:
         InputError: a source is bad or changed since raw_corpus, or one side of the split is empty.
@@ -57,7 +64,7 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore) -> Artifact:
             raise InputError(f"{job.tokenizer.path}: the tokenizer was changed after the job was made; run again.")
         staging = Staging.of(job.output)
         try:
-            artifact = _build(job, staging, reference, on_event)
+            artifact = _build(job, staging, reference, on_event, profile)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -73,7 +80,9 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore) -> Artifact:
     return artifact
 
 
-def _build(job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEvent) -> Artifact:
+def _build(
+    job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEvent, profile: ComputeProfile | None
+) -> Artifact:
     tokens = tuple(require_unchanged(file) for file in job.files)
     tasks = tuple(plan_tasks(job.files, job.rules, job.task_bytes))
     # another number of workers goes on with the same pieces
@@ -83,13 +92,13 @@ def _build(job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEv
         tokens=tokens,
         tasks=tasks,
     )
-    pieces, exact, seconds = _make_pieces(plan, staging, reference, worker_count(job), on_event)
+    pieces, exact, seconds = _make_pieces(plan, staging, reference, worker_count(job), on_event, profile)
     if not exact.passed:
         on_event(
             event("warning", message=f"{exact.description}: not so for {exact.metadata}; {reference.name} is used")
         )
         plan = plan.model_copy(update={"encoder": REFERENCE})
-        pieces, exact, seconds = _make_pieces(plan, staging, reference, worker_count(job), on_event)
+        pieces, exact, seconds = _make_pieces(plan, staging, reference, worker_count(job), on_event, profile)
     with publish(job.output, kind=KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
         sides, dropped = _join(plan, staging, pieces, draft.dir)
         _require_documents(job, sides, dropped)
@@ -116,9 +125,10 @@ def _build(job: TokenizeJob, staging: Staging, reference: Engine, on_event: OnEv
 
 
 def _make_pieces(
-    plan: Plan, staging: Staging, reference: Engine, workers: int, on_event: OnEvent
+    plan: Plan, staging: Staging, reference: Engine, workers: int, on_event: OnEvent, profile: ComputeProfile | None
 ) -> tuple[list[Piece], CheckResult, float]:
     """All pieces, whether they are what the reference would have made, and the seconds that this took."""
+    end_other_array(plan, staging)
     with staging.opened(plan):
         progress = Progress(on_event, KIND, plan.job.expected_documents)
         found = {task: piece for task in range(len(plan.tasks)) if (piece := staging.finished(task, plan))}
@@ -132,7 +142,10 @@ def _make_pieces(
             text_bytes=sum(piece.text_bytes for piece in found.values()),
             tokens=sum(piece.train[1] + piece.heldout[1] for piece in found.values()),
         )
-        make_pieces(plan, staging, missing, workers, counters)
+        if profile is None or profile.launcher == "local":
+            make_pieces(plan, staging, missing, workers, counters)
+        else:
+            make_pieces_on(profile, plan, staging, len(missing), counters, on_event)
         pieces = [staging.finished(task, plan) for task in range(len(plan.tasks))]
         compared, different = compare_sample(plan, staging, reference)
         name = reference.name if plan.encoder == REFERENCE else versioned(plan.encoder)
@@ -159,11 +172,16 @@ def _join(
         dropped.update(piece.dropped)
     sides: dict[str, dict[str, Any]] = {}
     tasks = range(len(plan.tasks))
+    found: dict[str, list[Kept | None]] = {side: [None] * len(tasks) for side in (TRAIN, HELDOUT)}
+    if any(step.deduplicate for step in plan.job.filters):
+        # held-out documents first: where another field decided about them, a copy may be on the other side
+        order = [(side, task) for side in (HELDOUT, TRAIN) for task in tasks]
+        masks = first_occurrences([staging.file(task, f"{side}.hashes") for side, task in order])
+        for (side, task), mask in zip(order, masks, strict=True):
+            found[side][task] = mask
+            dropped[DUPLICATE] += int(np.count_nonzero(~mask))
     for side in (TRAIN, HELDOUT):
-        kept: list[Kept | None] = [None] * len(tasks)
-        if Filters(plan.job.filters).deduplicate:
-            kept = list(first_occurrences([staging.file(task, f"{side}.hashes") for task in tasks]))
-            dropped[DUPLICATE] += sum(int(np.count_nonzero(~mask)) for mask in kept if mask is not None)
+        kept = found[side]
         if side == HELDOUT and not plan.job.held_out.fraction:
             sides[side] = {"documents": 0, "tokens": 0, "pairs": []}
             continue

@@ -7,43 +7,58 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pamp_pipelines.declarations.corpus import Filter
+from pamp_pipelines.tokenization.datatrove_blocks import datatrove_step
 
 DUPLICATE = "duplicate"
 
-Step = Callable[[str, Sequence[Any]], "str | None"]
-"""Gives the text to go on with, or None to drop the document; the second argument holds the values of its fields."""
+Step = Callable[[str, Sequence[Any]], "str | tuple[str] | None"]
+"""Gives the text to go on with, or None to drop the document, or a reason of its own in a tuple; the second argument
+holds the values of its fields."""
 
 
 class Filters:
     """Filters in their declared order.
+
+    Args:
+        declared: as the corpus has them.
+        also: further fields that are wanted with each document, whatever the filters need.
 
     Attributes:
         fields: names of the fields that have to be read beside the text.
         deduplicate: whether equal texts are dropped; that is done when the pieces are joined, since it needs them all.
     """
 
-    def __init__(self, declared: Sequence[Filter]) -> None:
-        self.fields = tuple(step.language.field for step in declared if step.language)
+    def __init__(self, declared: Sequence[Filter], also: Sequence[str] = ()) -> None:
+        wanted = [*also, *(step.language.field for step in declared if step.language)]
+        for step in declared:
+            wanted += step.datatrove.metadata.values() if step.datatrove else ()
+        self.fields = tuple(dict.fromkeys(wanted))
         self.deduplicate = any(step.deduplicate for step in declared)
         self._steps = [made for step in declared if (made := _step(step, self.fields))]
 
-    def apply(self, texts: list[str], fields: Sequence[Sequence[Any]], dropped: Counter[str]) -> list[str]:
-        """The texts that are left; ``dropped`` is added to."""
+    def apply(
+        self, texts: list[str], fields: list[list[Any]], dropped: Counter[str]
+    ) -> tuple[list[str], list[list[Any]]]:
+        """The texts that are left, with their fields; ``dropped`` is added to."""
         if not self._steps:
-            return texts
-        kept = []
+            return texts, fields
+        kept: list[str] = []
+        kept_fields: list[list[Any]] = []
         nothing: Sequence[Any] = ()
         for index, original in enumerate(texts):
             text = original
             values = fields[index] if fields else nothing
             for reason, step in self._steps:
-                if (result := step(text, values)) is None:
-                    dropped[reason] += 1
+                result = step(text, values)
+                if result.__class__ is not str:
+                    dropped[result[0] if result else reason] += 1
                     break
                 text = result
             else:
                 kept.append(text)
-        return kept
+                if fields:
+                    kept_fields.append(fields[index])
+        return kept, kept_fields
 
 
 def _step(declared: Filter, fields: Sequence[str]) -> tuple[str, Step] | None:
@@ -59,6 +74,8 @@ def _step(declared: Filter, fields: Sequence[str]) -> tuple[str, Step] | None:
     if (language := declared.language) is not None:
         index, keep = fields.index(language.field), set(language.keep)
         return "other_language", lambda text, values: text if _known(values[index], keep) else None
+    if (block := declared.datatrove) is not None:
+        return "", datatrove_step(block, fields)
     return None
 
 

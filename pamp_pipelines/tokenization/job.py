@@ -20,6 +20,7 @@ from pamp_pipelines.lake.artifact import Artifact, find, read_manifest
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
+from pamp_pipelines.tokenization.datatrove_blocks import datatrove_version
 from pamp_pipelines.tokenization.tokenizer_spec import TokenizerSpec, describe_tokenizer, require_fit
 
 KIND = "tokenized_shards"
@@ -72,10 +73,12 @@ def shards_id(
     parameters = {
         "tokenizer": tokenizer.sha256,
         "eod_id": tokenizer.eod_id,
-        "held_out": held_out.model_dump() if held_out.fraction else None,
+        "held_out": held_out.model_dump(exclude_none=True) if held_out.fraction else None,
         "filters": [step.model_dump(exclude_none=True) for step in filters],
         "pair_bytes": pair_bytes,
     }
+    if installed := datatrove_version(filters):
+        parameters["datatrove"] = installed
     return artifact_id(KIND, STAGE_VERSION, [source], parameters)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -129,7 +130,9 @@ class PieceMaker:
         self._plan = plan
         self._staging = staging
         self._encoder: Encoder = open_encoder(job.tokenizer.path, plan.encoder, job.tokenizer.sha256)
-        self._filters = Filters(job.filters)
+        by = job.held_out.by if job.held_out.fraction else None
+        self._filters = Filters(job.filters, also=[by] if by else [])
+        self._by = self._filters.fields.index(by) if by else None
         self._is_held_out = held_out_rule(job.held_out.fraction, job.held_out.seed)
 
     def make(self, task: int, on_batch: OnBatch) -> Piece:
@@ -150,8 +153,7 @@ class PieceMaker:
                     for batch in read_batches(file, job.rules, span, job.batch_bytes, self._filters.fields):
                         rows = len(batch.texts) + len(batch.dropped)
                         dropped.update(row.reason for row in batch.dropped)
-                        texts = self._filters.apply(batch.texts, batch.fields, dropped)
-                        train, heldout = self._split(texts)
+                        train, heldout = self._split(*self._filters.apply(batch.texts, batch.fields, dropped))
                         heldout_text.writelines(orjson.dumps({"text": text}) + b"\n" for text in heldout)
                         before = text_bytes
                         for side, chosen in zip(sides, (train, heldout), strict=True):
@@ -167,13 +169,19 @@ class PieceMaker:
         _appear(self._staging.file(task, "json"), piece.model_dump_json())
         return piece
 
-    def _split(self, texts: list[str]) -> tuple[list[str], list[str]]:
+    def _split(self, texts: list[str], fields: Sequence[Sequence[Any]]) -> tuple[list[str], list[str]]:
         if not self._plan.job.held_out.fraction:
             return texts, []
         train: list[str] = []
         heldout: list[str] = []
-        for text in texts:
-            (heldout if self._is_held_out(text) else train).append(text)
+        if self._by is None:
+            for text in texts:
+                (heldout if self._is_held_out(text) else train).append(text)
+            return train, heldout
+        for text, values in zip(texts, fields, strict=True):
+            other = values[self._by]
+            decides = other if isinstance(other, str) and other else text
+            (heldout if self._is_held_out(decides) else train).append(text)
         return train, heldout
 
 

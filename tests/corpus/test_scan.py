@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pamp_pipelines.corpus import scan
+from pamp_pipelines.corpus import scan, scripts
 from pamp_pipelines.corpus.job import CorpusJob, corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import Catalog
@@ -42,6 +42,7 @@ def test_the_manifest_describes_every_file(root: Path) -> None:
         "documents": 3,
         "characters": 3008,
         "dropped": {"empty": 1},
+        "scripts": {"Latin": 1.0},
     }
     assert artifact.manifest.declaration["tiny"]["licence"] == "CC0-1.0"
     assert [e.kind for e in events] == ["started", "finished"]
@@ -102,6 +103,37 @@ def test_bad_rows_stop_or_are_counted(root: Path) -> None:
     assert artifact.manifest.stats["documents"] == 2
     (check,) = artifact.manifest.checks
     assert (check.name, check.passed, check.severity) == ("nothing_dropped", False, "WARN")
+
+
+def test_shares_of_scripts_and_languages(root: Path) -> None:
+    rows = [
+        {"text": "Latin letters 123 …", "meta": {"lang": "en"}},
+        {"text": "中文文本，ハングル한글", "meta": {"lang": "zh"}},
+        {"text": "Кириллица ﬁ ｆ", "meta": {}},
+        {"text": "12345 67890!", "meta": {"lang": 3}},
+    ]
+    (root / "text/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "text/b.jsonl").write_text('{"text": "x"}\n')
+    artifact = scan_corpus(job(root, language_field="meta.lang"))
+    letters = {"Latin": 12 + 2 + 1, "Han": 4, "Katakana": 4, "Hangul": 2, "Cyrillic": 9}
+    assert artifact.manifest.stats["scripts"] == {
+        name: round(count / 34, 4) for name, count in sorted(letters.items(), key=lambda item: -item[1])
+    }
+    assert artifact.manifest.stats["languages"] == {"(none)": 3, "en": 1, "zh": 1}
+    assert json.loads((artifact.path / "statistics.json").read_text())["languages"]["en"] == 1
+    assert job(root).id != artifact.id
+
+
+def test_the_sample_of_scripts_does_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "_ALL", 5)
+    texts = [("a" if i % 3 else "я") * (1 + i % 5) for i in range(200)]
+    looked_at = [*range(5), *(i for i in range(5, 200) if i % 16 == 0)]
+    expected = sum(len(texts[i]) for i in looked_at if i % 3) / sum(len(texts[i]) for i in looked_at)
+    for size in (1, 3, 7, 64, 200):
+        counter = scripts.ScriptCounter()
+        for start in range(0, 200, size):
+            counter.add(texts[start : start + size])
+        assert counter.shares()["Latin"] == round(expected, 4)
 
 
 def test_no_document_is_an_error_that_names_the_corpus(root: Path) -> None:

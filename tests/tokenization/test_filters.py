@@ -24,19 +24,25 @@ def test_each_drop_has_its_reason() -> None:
         {"normalize": "NFKC"}, {"min_characters": 3}, {"max_characters": 8}, {"drop_matching": "(?i)lorem|^x"}
     )
     dropped: Counter[str] = Counter()
-    assert filters.apply(["ﬁn", "ab", "a" * 9, "a LOREM", "xyz", "keep"], [], dropped) == ["fin", "keep"]
+    assert filters.apply(["ﬁn", "ab", "a" * 9, "a LOREM", "xyz", "keep"], [], dropped) == (["fin", "keep"], [])
     assert dropped == {"too_short": 1, "too_long": 1, "matches_pattern": 2}
 
 
 def test_order_counts() -> None:
     dropped: Counter[str] = Counter()
-    assert steps({"min_characters": 3}, {"normalize": "NFKC"}).apply(["ﬁn"], [], dropped) == []
+    assert steps({"min_characters": 3}, {"normalize": "NFKC"}).apply(["ﬁn"], [], dropped) == ([], [])
     assert dropped == {"too_short": 1}
 
 
 def test_nothing_declared_touches_nothing() -> None:
     texts = ["a"]
-    assert steps().apply(texts, [], Counter()) is texts
+    assert steps().apply(texts, [], Counter())[0] is texts
+
+
+def test_fields_stay_with_their_documents() -> None:
+    filters = Filters([Filter.model_validate({"min_characters": 2})], also=["by"])
+    assert filters.fields == ("by",)
+    assert filters.apply(["ab", "c", "de"], [[1], [2], [3]], Counter()) == (["ab", "de"], [[1], [3]])
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
@@ -74,6 +80,9 @@ CORPUS = {"licence": "x", "sources": ["a.jsonl"], "format": "jsonl"}
         ({"filters": [{"drop_matching": "("}]}, "not a regular expression"),
         ({"filters": [{"deduplicate": "exact"}, {"min_characters": 1}]}, "must be the last"),
         ({"format": "text", "filters": [{"language": {"field": "l", "keep": ["en"]}}]}, "has no fields"),
+        ({"format": "text", "shard_sets": {"a": "b"}}, "has no fields"),
+        ({"format": "text", "held_out": {"by": "id"}}, "has no fields"),
+        ({"shard_sets": {"A/b": "b"}}, "shard_sets"),
         ({"encoding": "latin-1"}, "encoding"),
     ],
 )
