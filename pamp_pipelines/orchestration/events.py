@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 
 from pamp_pipelines.lake.events import Event, OnEvent, ignore
+from pamp_pipelines.orchestration.outage import Deferred
 from pamp_pipelines.orchestration.values import to_metadata
 
 OBSERVATION_INTERVAL_S = 10.0
@@ -45,6 +46,7 @@ class Reporter:
         self._reported = float("-inf")
         self._waiting: Mapping[str, Any] | None = None
         self._progressed = float("-inf")
+        self._deferred = Deferred()
 
     def __call__(self, event: Event) -> None:
         listener.get()(event)
@@ -59,8 +61,8 @@ class Reporter:
                     self._context.log.info(f"{event.kind}: {_line(event.data)}")
             case "checkpoint":
                 self._context.log.info(f"checkpoint: {_line(event.data)}")
-                if self._on_checkpoint:
-                    self._on_checkpoint(event.data)
+                if announce := self._on_checkpoint:
+                    self._deferred(lambda: announce(event.data))
             case "submitted":
                 self._context.instance.add_run_tags(self._context.run.run_id, {JOB_TAG: _job(event.data)})
                 self._context.log.info(f"submitted: {_line(event.data)}")
@@ -77,14 +79,18 @@ class Reporter:
             return
         self._reported = self._clock()
         self._context.log.info(_line(self._waiting))
-        self._context.log_event(
-            dg.AssetObservation(
-                asset_key=self._asset,
-                partition=str(self._context.partition_key) if self._context.has_partition_key else None,
-                metadata=to_metadata(self._waiting),
-            )
+        observed = dg.AssetObservation(
+            asset_key=self._asset,
+            partition=str(self._context.partition_key) if self._context.has_partition_key else None,
+            metadata=to_metadata(self._waiting),
         )
+        self._deferred(lambda: self._context.log_event(observed))
         self._waiting = None
+
+    def finish(self) -> None:
+        """Report the last metrics, and what has waited for Dagster's database."""
+        self.close()
+        self._deferred.finish()
 
 
 def _job(data: Mapping[str, Any]) -> str:

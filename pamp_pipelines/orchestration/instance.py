@@ -14,11 +14,11 @@ from typing import Any
 
 import dagster as dg
 import yaml
-from sqlalchemy.exc import SQLAlchemyError
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.publish import lock
+from pamp_pipelines.orchestration.outage import is_outage
 from pamp_pipelines.project import Project
 
 CHOICE = "PAMP_INSTANCE"
@@ -64,7 +64,7 @@ def _open(home: Path) -> dg.DagsterInstance:
         with lock(home / "instance"):
             return dg.DagsterInstance.from_config(str(home))
     except Exception as error:
-        if not _is_of_the_database(error):
+        if not is_outage(error):
             raise
         raise InputError(f"{home / 'dagster.yaml'}: the database does not answer: {_said(error)}") from error
 
@@ -92,14 +92,6 @@ def _variables(settings: Any) -> Iterator[str]:
         else:
             for value in settings.values():
                 yield from _variables(value)
-
-
-def _is_of_the_database(error: BaseException) -> bool:
-    while error is not None:
-        if isinstance(error, SQLAlchemyError) or type(error).__module__.startswith("dagster_postgres"):
-            return True
-        error = error.__cause__  # type: ignore[assignment]
-    return False
 
 
 def _said(error: BaseException) -> str:

@@ -40,4 +40,4 @@ def stage(
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures(context, resumes=resumes), leasing(), listening(reporter):
         yield reporter
-    reporter.close()
+    reporter.finish()
