@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from pamp_pipelines.conversion.declared import require_scratch
 from pamp_pipelines.conversion.dtypes import DTypeName
 from pamp_pipelines.conversion.identity import digests
+from pamp_pipelines.conversion.licences import corpus_licences
 from pamp_pipelines.conversion.plan import CHUNK_BYTES
 from pamp_pipelines.conversion.template import template_files
 from pamp_pipelines.conversion.torch_dist import METADATA, checkpoint_dir
@@ -145,6 +146,8 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeNam
     ref = ArtifactRef(kind=record.kind, id=record.id, content=record.content)
     # content, not id: a checkpoint that training wrote anew is a new input
     parameters = {"checkpoint": record.content, "template": imported[0], "dtype": dtype, "shard": _SHARD_BYTES}
+    licences = corpus_licences(lake, record)  # the model card has them
+    parameters["licences"] = licences
     return ExportJob(
         name=str(key),
         id=artifact_id(EXPORT_KIND, STAGE_VERSION, [record.id], parameters),
@@ -153,7 +156,7 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeNam
         template=template,
         dtype=dtype,
         inputs=(ref,),
-        declaration=record.declaration,
+        declaration={**record.declaration, "corpora": {name: {"licence": text} for name, text in licences.items()}},
     )
 
 

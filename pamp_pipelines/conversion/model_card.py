@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.conversion.job import ExportJob
+from pamp_pipelines.conversion.licences import UNKNOWN
 from pamp_pipelines.lake.atomic import write_text
 
 CARD = "README.md"
@@ -25,7 +26,7 @@ def write_model_card(job: ExportJob, stats: dict[str, Any], target: Path) -> lis
         "---",
         "library_name: transformers",
         "pipeline_tag: text-generation",
-        *([f"license: {licence.lower()}"] if licence and licence != "unknown" else []),
+        *([f"license: {licence.lower()}"] if licence and licence != UNKNOWN else []),
         "---",
         "",
         f"# {job.name}",
@@ -38,21 +39,31 @@ def write_model_card(job: ExportJob, stats: dict[str, Any], target: Path) -> lis
     if (target / BASE_CARD).is_file():
         lines += ["", f"The card of the model that it started from: [{BASE_CARD}]({BASE_CARD})."]
     write_text(target / CARD, "\n".join(lines) + "\n")
-    if licence == "unknown":
-        return [f"{job.name}: the model's licence is declared unknown; find out before the export leaves the house"]
+    unknown = ["the model"] if licence == UNKNOWN else []
+    unknown += [f"corpus {name}" for name, text in _corpora(job.declaration).items() if text == UNKNOWN]
+    if unknown:
+        which = " and of ".join(unknown)
+        return [f"{job.name}: the licence of {which} is declared unknown; find out before the export leaves the house"]
     return []
 
 
 def _licence(declaration: dict[str, Any]) -> str | None:
     """The declared licence of the model; None where the export was not made from declarations."""
     declared = next(iter(declaration.get("model", {}).values()), None)
-    return str(declared.get("licence", "unknown")) if declared else None
+    return str(declared.get("licence", UNKNOWN)) if declared else None
+
+
+def _corpora(declaration: dict[str, Any]) -> dict[str, str]:
+    """Licence of each corpus that the weights were trained on."""
+    return {name: str(corpus.get("licence", UNKNOWN)) for name, corpus in declaration.get("corpora", {}).items()}
 
 
 def _facts(job: ExportJob, licence: str | None) -> list[str]:
     facts = [f"- Input `{ref.kind}`: id `{ref.id}`, content `{ref.content}`" for ref in job.inputs]
     for name, config in job.declaration.get("training_config", {}).items():
         facts.append(f"- Training config `{name}`: {config.get('description') or 'no description'}")
-        facts += [f"- Corpus `{corpus}`, weight {weight:g}" for corpus, weight in config.get("corpora", {}).items()]
+        for corpus, weight in config.get("corpora", {}).items():
+            text = _corpora(job.declaration).get(corpus)
+            facts.append(f"- Corpus `{corpus}`, weight {weight:g}" + (f", licence: {text}" if text else ""))
     facts.append(f"- Licence: {licence or 'that of the model it was made from'}")
     return facts

@@ -6,8 +6,11 @@ from typing import Any
 import yaml
 
 from pamp_pipelines.conversion.job import ExportJob
+from pamp_pipelines.conversion.licences import corpus_licences
 from pamp_pipelines.conversion.model_card import write_model_card
-from pamp_pipelines.lake.manifest import ArtifactRef
+from pamp_pipelines.lake.manifest import ArtifactRef, Manifest
+from pamp_pipelines.lake.publish import publish
+from pamp_pipelines.lake.store import Lake
 
 STATS = {"architecture": "llama", "parameters": 1234567, "dtypes": ["bfloat16"]}
 
@@ -45,7 +48,37 @@ def test_unknown_licence_warns(tmp_path: Path) -> None:
     head, text, warnings = card(tmp_path, declaration={"model": {"m": {"licence": "unknown"}}})
     assert "license" not in head
     assert "Licence: unknown" in text
-    assert "licence is declared unknown" in warnings[0]
+    assert "the licence of the model is declared unknown" in warnings[0]
+
+
+def test_licences_of_the_corpora(tmp_path: Path) -> None:
+    """From the shards' manifests, of those that the checkpoint was trained on."""
+    lake = Lake(tmp_path / "lake")
+    for corpus, licence in (("sonnets", "CC0-1.0"), ("web", "unknown"), ("other", "MIT")):
+        final = lake.shards_dir(corpus, corpus[0] * 64)
+        with publish(
+            final, kind="tokenized_shards", id=corpus[0] * 64, declaration={"corpora": {corpus: {"licence": licence}}}
+        ):
+            pass
+    corpora = {"sonnets": 0.5, "web": 0.25, "gone": 0.25}
+    shards = tuple(ArtifactRef(kind="tokenized_shards", id=c * 64, content="x") for c in "swg")
+    record = Manifest(
+        kind="checkpoint",
+        id="i",
+        content="c",
+        created="",
+        inputs=shards,
+        declaration={"training_config": {"c": {"corpora": corpora}}},
+        producer={},
+    )
+    licences = corpus_licences(lake, record)
+    assert licences == {"sonnets": "CC0-1.0", "web": "unknown", "gone": "unknown"}
+    assert corpus_licences(lake, record.model_copy(update={"inputs": ()})) == {}, "weights that were not trained here"
+    declaration = record.declaration | {"corpora": {name: {"licence": text} for name, text in licences.items()}}
+    declaration |= {"model": {"m": {"licence": "MIT"}}}
+    _, text, warnings = card(tmp_path, declaration=declaration)
+    assert "`sonnets`, weight 0.5, licence: CC0-1.0" in text
+    assert "licence of corpus gone and of corpus web is declared unknown" in warnings[0]
 
 
 def test_plain_export(tmp_path: Path) -> None:
