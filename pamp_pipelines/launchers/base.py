@@ -14,9 +14,19 @@ from pamp_pipelines.launchers.logs import Failure
 RUN_TOKEN = "PAMP_RUN_TOKEN"
 """Environment variable that every process of a worker carries, so that leftovers can be told from strangers."""
 
+TASK = "PAMP_TASK"
+"""Environment variable of a worker that is started in several tasks: its number, from 0."""
+TASKS = "PAMP_TASKS"
+"""How many there are."""
+
 HANDLE = "handle.json"
 EVENTS = "events.jsonl"
-"""The worker's event log, in its run directory."""
+"""The worker's event log, in its run directory; task N of several has ``events-N.jsonl``, and no two write one file."""
+
+
+def event_logs(tasks: int | None) -> list[str]:
+    """Names of a worker's event logs."""
+    return [EVENTS] if tasks is None else [f"events-{task}.jsonl" for task in range(tasks)]
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,9 @@ class WorkerSpec:
     hold: Sequence[int] = ()
     """Descriptors that stay open until the last process of the worker is gone: a lease's lock. Only local workers can
     hold them; of others `Launcher.find` tells whether they are alive."""
+    tasks: int | None = None
+    """So many copies, each alone and told its number by PAMP_TASK: a cluster's array. They share no rendezvous, start
+    and end as the queue lets them, and all must end well."""
     before_restart: str | None = None
     """Module that a cluster runs with the job, alone, each time before it starts the worker again by itself."""
 

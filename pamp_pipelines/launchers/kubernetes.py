@@ -64,6 +64,7 @@ class KubernetesLauncher:
             details={
                 "module": spec.module,
                 "processes": spec.processes,
+                "tasks": spec.tasks,
                 "job_sha256": sha256_file(spec.job),
                 "events_offset": size_of(spec.run_dir / EVENTS),
                 "grace_s": spec.profile.grace_s,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.launchers.base import RUN_TOKEN, WorkerSpec
+from pamp_pipelines.launchers.base import RUN_TOKEN, TASK, TASKS, WorkerSpec
 from pamp_pipelines.launchers.environment import THREADS
 
 PORT = 29_500
@@ -30,7 +30,7 @@ def job_manifest(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> dict
         InputError: the profile names no image, or the ranks do not fit the pods.
     """
     options = spec.profile.kubernetes
-    count = 1 if spec.processes is None else spec.profile.nodes
+    count = spec.tasks or (1 if spec.processes is None else spec.profile.nodes)
     labels = {**options.labels, "app.kubernetes.io/managed-by": "pamp", LABEL: name}
     return {
         "apiVersion": "batch/v1",
@@ -137,10 +137,19 @@ def _environment(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> list
         raise InputError(f"env: {bad} are no names of environment variables")
     return [
         {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
+        *_task(spec),
         {"name": "PET_LOG_DIR", "value": f"{_literal(str(log_dir / START))}/node$(PET_NODE_RANK)"},
         {"name": "PET_MASTER_ADDR", "value": f"{name}-0.{name}"},
         *({"name": key, "value": _literal(value)} for key, value in declared.items()),
     ]
+
+
+def _task(spec: WorkerSpec) -> list[dict[str, Any]]:
+    """The tasks of an array are the indices of the job."""
+    if spec.tasks is None:
+        return []
+    number = {"name": TASK, "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+    return [number, {"name": TASKS, "value": str(spec.tasks)}]
 
 
 def _literal(text: str) -> str:

@@ -69,6 +69,8 @@ class LocalLauncher:
                 f"a profile with `launcher: local` and `nodes: {spec.profile.nodes}` cannot run: "
                 "local processes are on one machine; set `nodes: 1` or use another launcher"
             )
+        if spec.tasks is not None:
+            raise InputError(f"{spec.module} in {spec.tasks} tasks is an array job: use a profile of a cluster")
         token = secrets.token_hex(8)
         started = datetime.datetime.now(datetime.UTC)
         log_dir = spec.run_dir / "logs" / f"{started:%Y%m%dT%H%M%S}-{token[:4]}"

@@ -42,6 +42,8 @@ class Failure:
     """Of that rank, negative for a signal; torchrun's own status is always 1."""
     lines: list[str]
     """The last ones that it wrote; what went to stderr is at the end."""
+    task: int | None = None
+    """Of a worker in several tasks."""
 
 
 def failure(log_dir: Path, lines: int) -> Failure:

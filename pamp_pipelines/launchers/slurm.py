@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ class SlurmLauncher:
             "name": name,
             "module": spec.module,
             "processes": spec.processes,
+            "tasks": spec.tasks,
             "job_sha256": sha256_file(spec.job),
             "grace_s": spec.profile.grace_s,
             "events_offset": size_of(spec.run_dir / EVENTS),
@@ -125,7 +126,7 @@ class SlurmLauncher:
 
         While the controller does not answer the job counts as running: it does run on without it.
         """
-        ended = _exit(handle)
+        ended = _exit_of_all(handle)
         try:
             state = self._state(handle, fresh=ended is not None)
         except Unreachable as error:
@@ -137,13 +138,13 @@ class SlurmLauncher:
             since = self._missing_since.setdefault(handle.id, self._clock())
             if self._clock() - since < VANISHED_S:
                 return Status(reason="running", detail="unknown to Slurm")
-        return _final(handle, state, _exit(handle))
+        return _final(handle, state, _exit_of_all(handle))
 
     def logs(self, handle: Handle, offset: int = 0) -> tuple[str, int]:
-        """Text of the first node's log. The logs of a job that was requeued follow each other."""
+        """Text of the first node's log, of the first task of several. Those of a requeued job follow each other."""
         data = b""
         begin = 0
-        for file in [start / "node0" / "worker.log" for start in _starts(handle)]:
+        for file in [start / "node0" / "worker.log" for start in _starts(_folders(handle)[0])]:
             with contextlib.suppress(FileNotFoundError), file.open("rb") as stream:
                 size = stream.seek(0, 2)
                 if offset < begin + size:
@@ -153,12 +154,16 @@ class SlurmLauncher:
         return data.decode(errors="replace"), offset + len(data)
 
     def failure(self, handle: Handle, lines: int) -> Failure:
-        starts = _starts(handle)
+        """Of an array: the first task that did not end well."""
+        folders = _folders(handle)
+        number = next((n for n, folder in enumerate(folders) if (end := _exit(folder)) is None or end.exit_code), 0)
+        starts = _starts(folders[number])
         processes = handle.details.get("processes")
         found = failure_of_nodes(starts[-1], processes, lines) if starts else None
         if found is None or (found.rank is None and not found.lines):
-            return Failure(None, None, last_lines(handle.log_dir / "batch.log", lines))
-        return found
+            batch = "batch.log" if handle.details.get("tasks") is None else f"batch-{number}.log"
+            found = Failure(None, None, last_lines(handle.log_dir / batch, lines))
+        return found if handle.details.get("tasks") is None else replace(found, task=number)
 
     def cancel(self, handle: Handle) -> Status:
         """SIGTERM to all ranks, the grace time, then the end of the job; waits until Slurm says that it is gone."""
@@ -242,17 +247,31 @@ def _name(run_dir: Path, token: str) -> str:
     return f"pamp-{token}-" + re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(run_dir.parts[-3:]))[:60]
 
 
-def _starts(handle: Handle) -> list[Path]:
+def _folders(handle: Handle) -> list[Path]:
+    """Of a job's logs and its exit file; an array has one for each task."""
+    tasks = handle.details.get("tasks")
+    return [handle.log_dir] if tasks is None else [handle.log_dir / f"task{task}" for task in range(tasks)]
+
+
+def _starts(folder: Path) -> list[Path]:
     """Log folders of the job's starts, oldest first."""
-    numbered = [d for d in handle.log_dir.glob("start*") if d.name.removeprefix("start").isdecimal()]
+    numbered = [d for d in folder.glob("start*") if d.name.removeprefix("start").isdecimal()]
     return sorted(numbered, key=lambda d: int(d.name.removeprefix("start")))
 
 
-def _exit(handle: Handle) -> _Exit | None:
+def _exit(folder: Path) -> _Exit | None:
     try:
-        return _Exit.model_validate_json((handle.log_dir / EXIT).read_bytes())
+        return _Exit.model_validate_json((folder / EXIT).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _exit_of_all(handle: Handle) -> _Exit | None:
+    """The first bad one of an array, else the last; None before all have ended."""
+    ends = [end for folder in _folders(handle) if (end := _exit(folder)) is not None]
+    if len(ends) < len(_folders(handle)):
+        return None
+    return next((end for end in ends if end.exit_code), ends[-1])
 
 
 def _final(handle: Handle, state: JobState | None, ended: _Exit | None) -> Status:

@@ -68,8 +68,8 @@ def job_state(job: str, name: str) -> JobState | None:
     """
     done = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%j|%T|%r|%N")
     if done.returncode == 0 and done.stdout.strip():
-        found, *state = done.stdout.strip().splitlines()[0].split("|", 3)
-        return JobState(*state) if found == name else None
+        rows = [line.split("|", 3) for line in done.stdout.strip().splitlines()]
+        return _of_all([JobState(*state) for found, *state in rows if found == name])
     if done.returncode != 0 and "invalid job id" not in done.stderr.lower():
         raise Unreachable(f"squeue does not answer for job {job}: {_words(done)}")
     return _accounted(job, name)
@@ -85,13 +85,22 @@ def _accounted(job: str, name: str) -> JobState | None:
         return None
     if done.returncode != 0 or not done.stdout.strip():
         return None
-    found, state, nodes = done.stdout.strip().splitlines()[-1].split("|", 2)
-    return JobState(state.split()[0], nodes=nodes) if found == name else None  # state: "CANCELLED by 1000"
+    rows = [line.split("|", 2) for line in done.stdout.strip().splitlines()]
+    # state: "CANCELLED by 1000"
+    return _of_all([JobState(state.split()[0], nodes=nodes) for found, state, nodes in rows if found == name])
+
+
+def _of_all(states: list[JobState]) -> JobState | None:
+    """One state for the tasks of an array: the job runs while one does, and ends badly when one did."""
+    running = [state for state in states if state.active and state.state not in QUEUED]
+    queued = [state for state in states if state.state in QUEUED]
+    bad = [state for state in states if state.state != "COMPLETED"]
+    return next(iter([*running, *queued, *bad, *states]), None)
 
 
 def find_by_name(name: str) -> str | None:
     """The number of this user's active job of that name."""
-    done = _run("squeue", "--noheader", "--me", f"--name={name}", "--format=%A")
+    done = _run("squeue", "--noheader", "--me", f"--name={name}", "--format=%F")
     if done.returncode != 0:
         raise Unreachable(f"squeue does not answer for job {name}: {_words(done)}")
     return next(iter(done.stdout.split()), None)

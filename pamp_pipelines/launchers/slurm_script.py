@@ -26,11 +26,12 @@ from pathlib import Path
 
 from pamp_pipelines.declarations.slurm import ALLOWED_DIRECTIVES
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.launchers.base import RUN_TOKEN, WorkerSpec
+from pamp_pipelines.launchers.base import RUN_TOKEN, TASK, TASKS, WorkerSpec
 from pamp_pipelines.launchers.environment import THREADS
 
 EXIT = "exit.json"
-"""Written at the end: {"exit_code": of srun, "stopped": "" | "USR1" | "TERM", "restarts": n}."""
+"""Written at the end, of an array by each task in ``task<n>/``:
+{"exit_code": of srun, "stopped": "" | "USR1" | "TERM", "restarts": n}."""
 CANCEL = "cancel"
 """Written by the launcher before it ends a job, so that the job does not start again."""
 
@@ -40,11 +41,16 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PORTS = (20_000, 12_000)
 """First port and number of ports for the rendezvous: below those that Linux gives to outgoing connections."""
 
+_ALONE = 'job="$SLURM_JOB_ID" logs="$all"'
+# SLURM_JOB_ID of one of the tasks is the number of the whole array
+_ARRAY = """\
+job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" logs="$all/task$SLURM_ARRAY_TASK_ID"
+mkdir -p "$logs\""""
 # Interrupted by a trap, `wait` returns early and is asked again; bash keeps the status of a job that ended meanwhile.
 _WAIT = """\
 stopped=
 again=
-trap 'again=1; stopped=USR1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap 'again=1; stopped=USR1; scancel --signal=TERM "$job"' USR1
 trap 'again=1; stopped=TERM' TERM
 finish() {
   printf '{"exit_code": %d, "stopped": "%s", "restarts": %d}\\n' "$1" "$stopped" "$restarts" >"$logs/exit.tmp"
@@ -61,10 +67,10 @@ if [ "$code" -eq 143 ] || [ "$code" -eq 75 ]; then stopped=${stopped:-TERM}; fi"
 _REQUEUE = """\
 if [ -n "$stopped" ] && [ "$code" -ne 0 ]; then
   for attempt in 1 2 3 4; do
-    [ ! -e "$logs/cancel" ] || break
-    if state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T); then
+    [ ! -e "$all/cancel" ] || break
+    if state=$(squeue --noheader --jobs="$job" --format=%T); then
       [ "$state" = RUNNING ] || break
-      scontrol requeue "$SLURM_JOB_ID" && exec sleep 300
+      scontrol requeue "$job" && exec sleep 300
     fi
     sleep 5
   done
@@ -92,16 +98,18 @@ def batch_script(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> str:
     """
     options = spec.profile.slurm
     count = nodes(spec)
-    lines = ["#!/bin/bash", *_directives(spec, log_dir, name), "", f"logs={shlex.quote(str(log_dir))}"]
+    lines = ["#!/bin/bash", *_directives(spec, log_dir, name), "", f"all={shlex.quote(str(log_dir))}"]
+    lines += [_ALONE if spec.tasks is None else _ARRAY]
     lines += ["restarts=${SLURM_RESTART_COUNT:-0}", 'start="$logs/start$restarts"', 'rm -f "$logs/exit.json"']
     lines += [f'for node in $(seq 0 {count - 1}); do mkdir -p "$start/node$node"; done', _WAIT, ""]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in _environment(spec, token).items()]
+    lines += [] if spec.tasks is None else [f'export {TASK}="$SLURM_ARRAY_TASK_ID" {TASKS}={spec.tasks}']
     lines += options.setup
     python = options.python or sys.executable
     if spec.before_restart:
         prepare = shlex.join([*_srun(spec, 1), python, "-m", spec.before_restart, str(spec.job)])
         lines += ["", f'if [ "$restarts" -gt 0 ]; then {prepare} || finish "$?"; fi']
-    lines += ["", 'if [ -e "$logs/cancel" ]; then finish 143; fi', *_worker(spec, python, count), _END]
+    lines += ["", 'if [ -e "$all/cancel" ]; then finish 143; fi', *_worker(spec, python, count), _END]
     lines += [_REQUEUE] if options.requeue else []
     return "\n".join([*lines, 'finish "$code"', ""])
 
@@ -169,6 +177,8 @@ def _environment(spec: WorkerSpec, token: str) -> dict[str, str]:
 
 def _cpus(spec: WorkerSpec) -> int:
     profile = spec.profile
+    if spec.tasks is not None:
+        return profile.threads_per_process or 1
     processes = 1 if spec.processes is None else profile.processes_per_node
     return profile.slurm.cpus_per_node or processes * (profile.threads_per_process or 1)
 
@@ -182,7 +192,8 @@ def _directives(spec: WorkerSpec, log_dir: Path, name: str) -> list[str]:
         "ntasks-per-node": 1,
         "cpus-per-task": _cpus(spec),
         "chdir": str(spec.run_dir),
-        "output": str(log_dir / "batch.log").replace("%", "%%"),
+        "array": None if spec.tasks is None else f"0-{spec.tasks - 1}",
+        "output": str(log_dir).replace("%", "%%") + ("/batch.log" if spec.tasks is None else "/batch-%a.log"),
         "open-mode": "append",
         "export": "ALL",
         # Slurm looks at the clock once a minute

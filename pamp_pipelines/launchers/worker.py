@@ -18,7 +18,17 @@ from pamp_pipelines.errors import (
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore, read_events
 from pamp_pipelines.lake.hashing import sha256_file
-from pamp_pipelines.launchers.base import EVENTS, HANDLE, Handle, Launcher, Status, WorkerSpec, read_handle, size_of
+from pamp_pipelines.launchers.base import (
+    EVENTS,
+    HANDLE,
+    Handle,
+    Launcher,
+    Status,
+    WorkerSpec,
+    event_logs,
+    read_handle,
+    size_of,
+)
 from pamp_pipelines.launchers.disk import EXIT_NO_SPACE, is_full, says_no_space
 from pamp_pipelines.launchers.kubernetes import KubernetesLauncher
 from pamp_pipelines.launchers.local import LocalLauncher
@@ -95,6 +105,7 @@ def run_worker(
     on_event: OnEvent = ignore,
     env: Mapping[str, str] | None = None,
     hold: Sequence[int] = (),
+    tasks: int | None = None,
     before_restart: str | None = None,
 ) -> None:
     """Run ``python -m module JOB`` and return when it ended well.
@@ -115,6 +126,8 @@ def run_worker(
         on_event: called in this thread, in order.
         env: variables over those of the caller and the profile.
         hold: descriptors that stay open until the last process is gone (a lease's lock).
+        tasks: start so many copies, each alone, as an array of a cluster's queue; each has an event log of its own
+            (``base.event_logs``).
         before_restart: module that a cluster runs with the job before it starts the worker again by itself.
 
     Raises:
@@ -128,22 +141,28 @@ def run_worker(
     """
     profile = profile or ComputeProfile()
     run_dir.mkdir(parents=True, exist_ok=True)
-    events = run_dir / EVENTS
     launcher = launcher_for(profile)
-    spec = WorkerSpec(module, job.absolute(), run_dir.absolute(), profile, nproc, env or {}, hold, before_restart)
+    spec = WorkerSpec(
+        module, job.absolute(), run_dir.absolute(), profile, nproc, env or {}, hold, tasks, before_restart
+    )
+    logs = event_logs(tasks)
     found = _same_worker(launcher, spec)
     # earlier attempts wrote events too: those were handed on then
-    offset = _handed_on(found) if found else size_of(events)
+    offsets = _handed_on(found, logs) if found else [size_of(run_dir / log) for log in logs]
     handle = found or launcher.submit(spec)
     try:
-        mark = handle.log_dir / _HANDED_ON if launcher.outlives_caller else None
-        if mark is not None:
-            write_text(mark, str(offset))
+        marks: list[Path | None] = [_mark(handle, log) if launcher.outlives_caller else None for log in logs]
+        for mark, offset in zip(marks, offsets, strict=True):
+            if mark is not None:
+                write_text(mark, str(offset))
+        if launcher.outlives_caller:
             on_event(event("submitted", launcher=handle.launcher, job=handle.id))
         if found:
             on_event(event("warning", message=f"watching the worker of an earlier attempt (job {handle.id})"))
-        tail = _Tail(events, on_event, offset, mark)
-        status = _watch(launcher, handle, spec, tail)
+        tails = [
+            _Tail(run_dir / log, on_event, offset, mark) for log, offset, mark in zip(logs, offsets, marks, strict=True)
+        ]
+        status = _watch(launcher, handle, spec, tails)
     except BaseException:
         launcher.cancel(handle)
         raise
@@ -153,7 +172,8 @@ def run_worker(
         launcher.cancel(handle)
         raise InputError(f"{module} cannot start: {status.detail}")
     if status.reason != "exited" or status.exit_code != 0:
-        raise _failed(launcher, handle, spec, status, tail.complaint)
+        complaint = next((tail.complaint for tail in tails if tail.complaint), "")
+        raise _failed(launcher, handle, spec, status, complaint)
 
 
 def _same_worker(launcher: Launcher, spec: WorkerSpec) -> Handle | None:
@@ -161,31 +181,41 @@ def _same_worker(launcher: Launcher, spec: WorkerSpec) -> Handle | None:
     if not launcher.outlives_caller or (handle := launcher.find(spec.run_dir)) is None:
         return None
     details = handle.details
-    if (details.get("module"), details.get("job_sha256")) == (spec.module, sha256_file(spec.job)):
+    known = (details.get("module"), details.get("job_sha256"), details.get("tasks"))
+    if known == (spec.module, sha256_file(spec.job), spec.tasks):
         return handle
     launcher.cancel(handle)
     return None
 
 
-def _handed_on(handle: Handle) -> int:
-    try:
-        return int((handle.log_dir / _HANDED_ON).read_text())
-    except (OSError, ValueError):
-        return int(handle.details["events_offset"])
+def _handed_on(handle: Handle, logs: Sequence[str]) -> list[int]:
+    """Bytes of each event log; without a mark, what was there before the worker."""
+    offsets = []
+    for log in logs:
+        try:
+            offsets.append(int(_mark(handle, log).read_text()))
+        except (OSError, ValueError):
+            offsets.append(int(handle.details["events_offset"]) if log == EVENTS else 0)
+    return offsets
 
 
-def _watch(launcher: Launcher, handle: Handle, spec: WorkerSpec, tail: _Tail) -> Status:
+def _mark(handle: Handle, log: str) -> Path:
+    return handle.log_dir / (_HANDED_ON if log == EVENTS else f"{_HANDED_ON}-{log}")
+
+
+def _watch(launcher: Launcher, handle: Handle, spec: WorkerSpec, tails: Sequence[_Tail]) -> Status:
     start = time.monotonic()
     limits = spec.profile
     while True:
         status = launcher.poll(handle)
-        tail.read()  # after poll, so that the events of a worker that just ended are all read
+        for tail in tails:
+            tail.read()  # after poll, so that the events of a worker that just ended are all read
         if not status.running:
             return status
         now = time.monotonic()
         if status.reason == "queued":
-            start = tail.seen = now
-        if now - tail.seen > limits.stall_timeout_s:
+            start = tails[0].seen = now
+        if now - max(tail.seen for tail in tails) > limits.stall_timeout_s:
             raise _stopped(launcher, handle, spec, f"no event for {limits.stall_timeout_s:g} s (stall_timeout_s)")
         if limits.timeout_s is not None and now - start > limits.timeout_s:
             raise _stopped(launcher, handle, spec, f"still running after {limits.timeout_s:g} s (timeout_s)")
@@ -216,6 +246,7 @@ def _failed(
     else:
         why = f"exit status {code}"
     who = "" if failure.rank is None else f" rank {failure.rank}"
+    who = who if failure.task is None else f" task {failure.task}{who}"
     said = f" {complaint.rstrip('.')}." if complaint else ""
     text = f"{spec.module}{who}: {why}.{said} Log: {handle.log_dir}"
     if code == EXIT_NO_SPACE or says_no_space([complaint, *failure.lines]) or is_full(spec.run_dir):

@@ -13,6 +13,8 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, LauncherError
 from pamp_pipelines.launchers import find_worker, launcher_for
 from pamp_pipelines.launchers.base import Handle, WorkerSpec, write_handle
+from pamp_pipelines.launchers.local import LocalLauncher
+from pamp_pipelines.launchers.slurm_commands import job_state
 from pamp_pipelines.launchers.slurm_script import batch_script
 
 SNAPSHOT = Path(__file__).parent / "snapshots/slurm.sh"
@@ -106,6 +108,49 @@ def test_values_of_variables_reach_the_worker_as_they_are(value: str) -> None:
     assert all("VALUE" not in line for line in directives(text))
     begin = text.index("export VALUE=")
     assert shlex.split(text[begin : text.index("\nexport PAMP_RUN_TOKEN=")]) == ["export", f"VALUE={value}"]
+
+
+def test_an_array_is_one_job_whose_tasks_have_folders_of_their_own() -> None:
+    compute = ComputeProfile(launcher="slurm", nodes=2, processes_per_node=8, threads_per_process=3)
+    spec = WorkerSpec("pkg.worker", Path("/lake/plan.json"), Path("/lake/run"), compute, tasks=16)
+    text = batch_script(spec, "c0ffee", Path("/lake/run/logs/start"), "name")
+    assert {"#SBATCH --array=0-15", "#SBATCH --nodes=1", "#SBATCH --cpus-per-task=3"} <= set(directives(text))
+    assert "#SBATCH --output=/lake/run/logs/start/batch-%a.log" in directives(text)
+    assert 'export PAMP_TASK="$SLURM_ARRAY_TASK_ID" PAMP_TASKS=16' in text
+    # $SLURM_JOB_ID of one of the tasks stands for all of them
+    assert "SLURM_JOB_ID" not in text
+    assert 'job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" logs="$all/task$SLURM_ARRAY_TASK_ID"' in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).stderr == ""
+
+
+def test_this_machine_has_no_arrays(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="4 tasks is an array job"):
+        LocalLauncher().submit(
+            WorkerSpec("pkg.worker", tmp_path / "j", tmp_path, ComputeProfile(processes_per_node=4), tasks=4)
+        )
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (["COMPLETED", "RUNNING", "PENDING"], "RUNNING"),
+        (["COMPLETED", "PENDING"], "PENDING"),
+        (["COMPLETED", "FAILED", "COMPLETED"], "FAILED"),
+        (["COMPLETED", "COMPLETED"], "COMPLETED"),
+        ([], None),
+    ],
+)
+def test_the_state_of_an_array(
+    states: list[str], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"name|{state}|None|n1\n" for state in states)
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\nprintf '{rows}'\n" if rows else "#!/bin/sh\necho Invalid job id >&2; exit 1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    state = job_state("7", "name")
+    assert (state and state.state) == said
+    assert job_state("7", "another") is None
 
 
 def test_bash_takes_it() -> None:

@@ -19,14 +19,15 @@
 #SBATCH --mem=0
 #SBATCH --mail-user=a@b.org
 
-logs=/lake/runs/m/c/v0001/logs/start
+all=/lake/runs/m/c/v0001/logs/start
+job="$SLURM_JOB_ID" logs="$all"
 restarts=${SLURM_RESTART_COUNT:-0}
 start="$logs/start$restarts"
 rm -f "$logs/exit.json"
 for node in $(seq 0 1); do mkdir -p "$start/node$node"; done
 stopped=
 again=
-trap 'again=1; stopped=USR1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap 'again=1; stopped=USR1; scancel --signal=TERM "$job"' USR1
 trap 'again=1; stopped=TERM' TERM
 finish() {
   printf '{"exit_code": %d, "stopped": "%s", "restarts": %d}\n' "$1" "$stopped" "$restarts" >"$logs/exit.tmp"
@@ -49,7 +50,7 @@ ulimit -l unlimited
 
 if [ "$restarts" -gt 0 ]; then srun --nodes=1 --ntasks=1 --cpus-per-task=32 --export=ALL --kill-on-bad-exit=0 --wait=305 '--container-image=reg.org#team/pamp:1' --container-mounts=/lake:/lake,/data:/data:ro /opt/pamp/bin/python -m pkg.restart /lake/runs/m/c/v0001/job.json || finish "$?"; fi
 
-if [ -e "$logs/cancel" ]; then finish 143; fi
+if [ -e "$all/cancel" ]; then finish 143; fi
 port=$((20000 + SLURM_JOB_ID % 12000))
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 srun --nodes=2 --ntasks=2 --cpus-per-task=32 --export=ALL --kill-on-bad-exit=0 --wait=305 '--container-image=reg.org#team/pamp:1' --container-mounts=/lake:/lake,/data:/data:ro --output="${start//%/%%}/node%n/worker.log" bash -c 'export PET_NODE_RANK="$SLURM_NODEID" PET_LOG_DIR="$0/node$SLURM_NODEID" PET_MASTER_ADDR="$SLURM_LAUNCH_NODE_IPADDR"; exec "$@"' "$start" \
@@ -60,10 +61,10 @@ while [ -n "$again" ]; do again=; wait "$step"; code=$?; done
 if [ "$code" -eq 143 ] || [ "$code" -eq 75 ]; then stopped=${stopped:-TERM}; fi
 if [ -n "$stopped" ] && [ "$code" -ne 0 ]; then
   for attempt in 1 2 3 4; do
-    [ ! -e "$logs/cancel" ] || break
-    if state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T); then
+    [ ! -e "$all/cancel" ] || break
+    if state=$(squeue --noheader --jobs="$job" --format=%T); then
       [ "$state" = RUNNING ] || break
-      scontrol requeue "$SLURM_JOB_ID" && exec sleep 300
+      scontrol requeue "$job" && exec sleep 300
     fi
     sleep 5
   done

@@ -1,0 +1,65 @@
+"""Pieces made on a cluster: the tasks of a plan dealt out to the tasks of an array job.
+
+The job needs nothing but the folder of the pieces on a file system of all machines. Each of its tasks makes every n-th
+piece that is not complete yet; which one made a piece does not show in it.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.errors import InputError, WorkerFailed
+from pamp_pipelines.lake.events import Event, OnEvent
+from pamp_pipelines.launchers import find_worker, run_worker
+from pamp_pipelines.tokenization.array_worker import EXIT_INPUT
+from pamp_pipelines.tokenization.pieces import Plan, Staging
+from pamp_pipelines.tokenization.pool import Counters
+
+WORKER = "pamp_pipelines.tokenization.array_worker"
+
+
+def run_folder(staging: Staging) -> Path:
+    """Handle, logs and events of the array, beside the pieces: a folder of pieces is cleared for another plan."""
+    return staging.folder.with_name(f"{staging.folder.name}.array")
+
+
+def end_other_array(plan: Plan, staging: Staging) -> None:
+    """End an array that a killed build left, when it makes pieces of another plan."""
+    found = find_worker(run_folder(staging))
+    if found and found[1].details.get("job_sha256") != hashlib.sha256(plan.model_dump_json().encode()).hexdigest():
+        found[0].cancel(found[1])
+
+
+def make_pieces_on(
+    profile: ComputeProfile, plan: Plan, staging: Staging, tasks: int, counters: Counters, on_event: OnEvent
+) -> None:
+    """Make all missing pieces in an array of at most ``profile.world_size`` tasks.
+
+    An array that a killed build left is watched, not started a second time.
+
+    Args:
+        tasks: pieces that are missing.
+
+    Raises:
+        InputError: a source is bad, or the cluster refuses the job.
+        WorkerFailed: a task failed; finished pieces are kept.
+    """
+    if not tasks:
+        return
+
+    def hear(event: Event) -> None:
+        if event.kind == "progress":
+            counters.add(**event.data)
+        elif event.kind != "failed":
+            on_event(event)
+
+    folder = run_folder(staging)
+    try:
+        count = min(profile.world_size, len(plan.tasks))
+        run_worker(WORKER, staging.plan_file, folder, profile=profile, on_event=hear, tasks=count)
+    except WorkerFailed as error:
+        if error.exit_code == EXIT_INPUT:
+            raise InputError(str(error)) from error  # a retry cannot help
+        raise
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,124 @@
+"""Wide work as a Slurm array: tokenization dealt out to tasks on two nodes."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from pamp_pipelines.corpus.job import corpus_job
+from pamp_pipelines.corpus.scan import scan_corpus
+from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.errors import WorkerFailed
+from pamp_pipelines.lake.events import Event
+from pamp_pipelines.lake.store import Lake
+from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.launchers.base import Handle, WorkerSpec, read_handle
+from pamp_pipelines.launchers.slurm import SlurmLauncher
+from pamp_pipelines.project import Project
+from pamp_pipelines.tokenization.array import run_folder
+from pamp_pipelines.tokenization.build import tokenize
+from pamp_pipelines.tokenization.job import tokenize_job
+from pamp_pipelines.tokenization.pieces import Staging
+from tests.launchers.conftest import Bench, bench, wait_for  # noqa: F401
+from tests.system.slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.system
+
+PROFILE = ComputeProfile(
+    launcher="slurm", nodes=2, processes_per_node=2, threads_per_process=1, grace_s=10, slurm={"poll_s": 0.3}
+)
+
+
+def bytes_of(folder: Path) -> dict[str, str]:
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.iterdir()
+        if file.is_file() and file.name != "manifest.json"  # times
+    }
+
+
+def test_an_array_tokenizes_to_the_bytes_of_this_machine(slurm: SlurmCluster, own_project: Project) -> None:
+    catalog, lake = load_catalog(own_project), Lake(own_project.lake)
+    scan_corpus(corpus_job(catalog, lake, "plays"))
+    declared = tokenize_job(catalog, lake, "plays", "scratch").model_copy(update={"task_bytes": 4000})
+    here = tokenize(declared.model_copy(update={"output": own_project.root / "here", "workers": 1}))
+    seen: list[Event] = []
+    handles: list[Handle | None] = []
+
+    def listen(event: Event) -> None:
+        seen.append(event)
+        if event.kind == "submitted":
+            handles.append(read_handle(run_folder(Staging.of(declared.output))))
+
+    there = tokenize(declared, listen, profile=PROFILE)
+    assert bytes_of(there.path) == bytes_of(here.path)
+    assert there.content == here.content
+    assert [handle.details["tasks"] for handle in handles if handle] == [4]
+    assert sum(event.kind == "progress" for event in seen) > 4  # more pieces than tasks
+    assert [path.name for path in there.path.parent.iterdir() if "pieces" in path.name] == []
+    assert slurm.jobs() == []
+
+
+TASK = """
+    import os, sys, time
+    from pathlib import Path
+    from pamp_pipelines.lake.events import EventLog
+    task = int(os.environ["PAMP_TASK"])
+    log = EventLog(Path(f"events-{task}.jsonl"))
+    log.write("started", task=task, tasks=os.environ["PAMP_TASKS"], node=os.environ["SLURMD_NODENAME"])
+"""
+
+
+def test_a_failed_task_is_named_when_all_have_ended(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write(
+        "one_fails", TASK + "\n    print(f'said by {task}', flush=True)\n    sys.exit(3 if task == 2 else 0)\n"
+    )
+    seen: list[Event] = []
+    with pytest.raises(WorkerFailed, match="one_fails task 2: exit status 3") as error:
+        run_worker(module, bench.job, bench.run_dir, profile=PROFILE, tasks=4, on_event=seen.append)
+    assert "said by 2" in str(error.value)
+    started = [event.data for event in seen if event.kind == "started"]
+    assert sorted(data["task"] for data in started) == [0, 1, 2, 3]
+    assert {data["tasks"] for data in started} == {"4"}
+
+
+def test_cancel_ends_all_tasks_of_an_array(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    """More tasks than cores: some run, others wait in the queue."""
+    module = bench.write("sleeps", TASK + "\n    time.sleep(300)\n")
+    seen: list[Event] = []
+
+    def interrupt(event: Event) -> None:
+        seen.append(event)
+        if len([one for one in seen if one.kind == "started"]) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_worker(module, bench.job, bench.run_dir, profile=PROFILE, tasks=10, on_event=interrupt)
+    wait_for(lambda: slurm.jobs() == [], 120, "end of all tasks in the queue")
+    bench.assert_all_dead(120)
+
+
+def test_a_preempted_task_of_an_array_starts_again_alone(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    """The last task's number is the whole array's: its shell must not put all back into the queue."""
+    module = bench.write(
+        "twice",
+        TASK
+        + """
+    if task == 1 and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        Path("go").touch()
+        sys.exit(75)
+    while not Path("go").exists():
+        time.sleep(0.1)
+""",
+    )
+    launcher = SlurmLauncher()
+    bench.run_dir.mkdir(exist_ok=True)
+    handle = launcher.submit(WorkerSpec(module, bench.job, bench.run_dir, PROFILE, tasks=2))
+    wait_for(lambda: launcher.poll(handle).reason == "queued" and (handle.log_dir / "task1/start0").exists(), 120, "it")
+    slurm.hurry(f"{handle.id}_1")
+    wait_for(lambda: not launcher.poll(handle).running, 120, "end")
+    assert launcher.poll(handle).exit_code == 0
+    ends = [json.loads((handle.log_dir / f"task{n}/exit.json").read_text()) for n in (0, 1)]
+    assert [end["restarts"] for end in ends] == [0, 1]
