@@ -145,9 +145,11 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeNam
         raise MissingInput(IMPORT_KIND, key.model)
     ref = ArtifactRef(kind=record.kind, id=record.id, content=record.content)
     # content, not id: a checkpoint that training wrote anew is a new input
-    parameters = {"checkpoint": record.content, "template": imported[0], "dtype": dtype, "shard": _SHARD_BYTES}
     licences = corpus_licences(lake, record)  # the model card has them
-    parameters["licences"] = licences
+    parameters = {
+        **{"checkpoint": record.content, "template": imported[0], "dtype": dtype, "shard": _SHARD_BYTES},
+        "licences": licences,
+    }
     return ExportJob(
         name=str(key),
         id=artifact_id(EXPORT_KIND, STAGE_VERSION, [record.id], parameters),

@@ -87,9 +87,10 @@ def test_what_is_being_made_stays(exported):
 def exporter(exported, monkeypatch):
     """The export stage, without a model: what it made, by step."""
     made = []
+    one_at_a_time = threading.Lock()  # the builder makes the corpus of all exports anew, too
 
     def export(key, on_event):
-        with lock(exported.lake.export_dir(key)):
+        with one_at_a_time, lock(exported.lake.export_dir(key)):
             if not exported.lake.export_dir(key).is_dir():
                 made.append(key.step)
                 exported.export(key)
