@@ -53,6 +53,7 @@ class ManyInputs(click.Command):
     help="Of the inputs.",
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes. Default: one for each core.")
+@click.option("--profile", metavar="P", help="Compute profile in resources/: a cluster's makes an array job of it.")
 def tokenize(
     project: Path | None,
     corpus: str | None,
@@ -67,6 +68,7 @@ def tokenize(
     held_out: float,
     encoding: str,
     workers: int | None,
+    profile: str | None,
 ) -> Outcome:
     """Tokenize a declared CORPUS for a declared MODEL, or plain files without a project:
 
@@ -80,7 +82,9 @@ def tokenize(
     from pamp_pipelines.tokenization.build import tokenize as run
     from pamp_pipelines.tokenization.job import plain_tokenize_job, tokenize_job
 
+    where = None
     if inputs or tokenizer or output:
+        require(profile is None, "--profile is for a declared CORPUS and MODEL")
         require(corpus is None, "give either CORPUS and MODEL, or --input, --tokenizer and --output")
         require(bool(inputs), "--input is missing")
         if tokenizer is None or output is None:
@@ -105,9 +109,11 @@ def tokenize(
         from pamp_pipelines.declarations.catalog import load_catalog
 
         found = discover(project)
-        job = tokenize_job(load_catalog(found), open_lake(found), corpus, model)
+        catalog = load_catalog(found)
+        where = catalog.profile(profile) if profile else None
+        job = tokenize_job(catalog, open_lake(found), corpus, model)
         job = job.model_copy(update={"workers": workers})
     from pamp_pipelines.lake.publication import published
 
     with progress() as on_event:
-        return artifact_outcome(published(run(job, on_event)))
+        return artifact_outcome(published(run(job, on_event, profile=where)))

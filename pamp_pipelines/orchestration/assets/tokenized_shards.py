@@ -1,6 +1,7 @@
 """`tokenized_shards`: a corpus in the tokens of a model."""
 
 import dagster as dg
+from pydantic import Field
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.checks import check_specs
@@ -13,6 +14,16 @@ from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.job import STAGE_VERSION, tokenize_job
+
+
+class Tokenizing(dg.Config):
+    """Settings of one launch."""
+
+    profile: str | None = Field(
+        default=None,
+        description="Where the pieces are made: the name of a compute profile in resources/. A cluster's makes an "
+        "array job of nodes x processes_per_node tasks. Default: processes of this machine.",
+    )
 
 
 def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefinition:
@@ -30,7 +41,9 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         code_version=str(STAGE_VERSION),
         metadata=code_references(catalog, "corpus", "model"),
     )
-    def tokenized_shards(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
+    def tokenized_shards(
+        context: dg.AssetExecutionContext, config: Tokenizing, pamp: ProjectResource
+    ) -> dg.MaterializeResult:
         """Training and held-out tokens in Megatron's IndexedDataset format (`.bin` and `.idx`).
 
         Each document ends with the model's end-of-document token. Held-out documents are chosen by a hash of their
@@ -39,6 +52,7 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         """
         corpus, model = dimensions(context).values()
         with stage(context, "tokenized_shards") as on_event:
-            return result(tokenize(tokenize_job(pamp.catalog, pamp.lake, corpus, model), on_event))
+            profile = pamp.catalog.profile(config.profile) if config.profile else None
+            return result(tokenize(tokenize_job(pamp.catalog, pamp.lake, corpus, model), on_event, profile=profile))
 
     return tokenized_shards
