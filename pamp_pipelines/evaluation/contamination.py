@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-MOST_TOKENS = 2_000_000_000
+MOST_TOKENS = 10_000_000_000
 """Training tokens beyond which runs are not searched for."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from lm_eval import simple_evaluate
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
+from pamp_pipelines.corpus.grams import texts_in
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.build import build_tasks, leaves
 from pamp_pipelines.evaluation.contamination import seen_in_training
@@ -133,6 +134,7 @@ def score_rows(
         "limit": spec.limit,
         "chat_template_sha256": sha256_text(str(template)) if template else None,
         "model_content": subject.content,
+        "checkpoint_content": subject.checkpoint_content,
         "prefix_token": model.policy.prefix,
         "prefix_id": model.policy.prefix_id,
         "dtype": model.dtype_name,
@@ -199,18 +201,9 @@ def contamination(job: EvaluateJob, model: ScoredModel, samples: Sequence[dict[s
     if job.subject.baseline is None or not samples:
         return None
     docs = {s["doc_hash"]: s["doc"] for s in samples}
-    texts = [model.document_tokens(" ".join(_texts(doc))) for doc in docs.values()]
+    texts = [model.document_tokens(" ".join(texts_in(doc))) for doc in docs.values()]
     seen = seen_in_training(texts, job.subject.baseline.train)
     return None if seen is None else sum(seen) / len(seen)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All text in a row."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
 
 
 def _split(task: ConfigurableTask | None) -> str | None:

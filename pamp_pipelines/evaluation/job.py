@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.declarations.row_files import row_file
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.scores import SCORES, read_scores
-from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
+from pamp_pipelines.evaluation.sources import HUB, hub_sources
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.integrity import require_intact_artifact
@@ -44,6 +45,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
     subject = Subject(
         directory=export.path,
         content=export.content,
+        checkpoint_content=next((ref.content for ref in export.manifest.inputs if ref.kind == "checkpoint"), None),
         # The shards end each document with this token, so it is what training puts before the next one.
         prefix=training.eod_id,
         model=key.model,

@@ -8,8 +8,9 @@ from typing import Any
 
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.row_files import row_file
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.sources import HUB, hub_sources, row_file
+from pamp_pipelines.evaluation.sources import HUB, hub_sources
 from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, task_path, work_folder
 from pamp_pipelines.evaluation.task_files import read_task
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 
-PACKAGE, HUB = "package:", "hub:"
+HUB = "hub:"
 ROWS = (".jsonl", ".jsonl.gz")
 """Rows are JSON lines, plain or gzipped."""
 
@@ -41,32 +39,6 @@ def hub_source(source: str) -> HubSource:
 def hub_sources(declared: Evaluation) -> dict[str, HubSource]:
     """Tasks of an evaluation whose rows are declared to be the hub's."""
     return {task: hub_source(source) for task, source in declared.data.items() if source.startswith(HUB)}
-
-
-def row_file(source: str, resolve: Callable[[str], Path], packages: Path | None = None) -> Path:
-    """The file that a declared source names.
-
-    Args:
-        source: a path, or ``package:NAME/path/in/it`` for a file inside an installed package, which is not imported.
-        resolve: makes a path of the project absolute.
-        packages: folder of packages that are installed for their data only.
-
-    Raises:
-        InputError: the package is not installed or has no such file.
-    """
-    if not source.startswith(PACKAGE):
-        return resolve(source)
-    name, _, inside = source.removeprefix(PACKAGE).partition("/")
-    found = [packages / inside] if packages else []
-    try:
-        found.append(Path(str(importlib.metadata.distribution(name).locate_file(inside))))
-    except importlib.metadata.PackageNotFoundError:
-        if not any(file.is_file() for file in found):
-            raise InputError(f"{source}: package {name!r} is not installed; install it, or name a file.") from None
-    for file in found:
-        if file.is_file():
-            return file
-    raise InputError(f"{source}: the installed package {name!r} has no file {inside!r}.")
 
 
 def data_set_folder(root: Path, path: str, name: str | None) -> Path | None:

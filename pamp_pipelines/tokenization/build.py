@@ -28,6 +28,7 @@ from pamp_pipelines.tokenization.indexed import dtype_for
 from pamp_pipelines.tokenization.inspect import check_shards
 from pamp_pipelines.tokenization.job import KIND, TokenizeJob
 from pamp_pipelines.tokenization.join import Part, join
+from pamp_pipelines.tokenization.overlap import count_overlap
 from pamp_pipelines.tokenization.pieces import HELDOUT, TRAIN, Piece, Plan, Staging
 from pamp_pipelines.tokenization.pool import Counters, make_pieces
 from pamp_pipelines.tokenization.sample import compare_sample
@@ -44,7 +45,7 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore, *, profile: ComputePr
     is held out, ``heldout.bin/.idx`` with the same documents as text in ``heldout.jsonl`` (``{"text": …}``, in order).
     Its stats are ``documents_read``, ``documents_written``, ``dropped`` by reason, ``train`` and ``heldout``
     (``documents``, ``tokens``, ``pairs``), ``dtype``, ``vocab_size``, ``eod``, ``eod_id``, ``tokenizer_sha256``,
-    ``engine`` and speeds.
+    ``engine``, speeds and, where evaluations declare rows, ``overlap``: rows of each and how many are ``seen``.
 
     Args:
         job: what to make and where.
@@ -87,7 +88,7 @@ def _build(
     tasks = tuple(plan_tasks(job.files, job.rules, job.task_bytes))
     # another number of workers goes on with the same pieces
     plan = Plan(
-        job=job.model_copy(update={"workers": None}),
+        job=job.model_copy(update={"workers": None, "benchmarks": ()}),
         encoder=choose_encoder(reference, on_event),
         tokens=tokens,
         tasks=tasks,
@@ -120,6 +121,11 @@ def _build(
             tokens_per_second=round(sum(side["tokens"] for side in sides.values()) / seconds, 1),
             megabytes_per_second=round(text_bytes / 1e6 / seconds, 3),
         )
+        if job.benchmarks:
+            train = [draft.dir / pair["name"] for pair in sides[TRAIN]["pairs"]]
+            dtype = dtype_for(reference.vocab_size)
+            overlap = count_overlap(job.benchmarks, train, dtype, reference, worker_count(job), on_event)
+            draft.stats["overlap"] = overlap
         draft.checks.extend([*check_shards(draft.dir, draft.stats, reference, job.expected_documents), exact])
     return draft.artifact
 

@@ -21,6 +21,7 @@ from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 from pamp_pipelines.tokenization.datatrove_blocks import datatrove_version
+from pamp_pipelines.tokenization.overlap import Benchmark, declared_benchmarks
 from pamp_pipelines.tokenization.tokenizer_spec import TokenizerSpec, describe_tokenizer, require_fit
 
 KIND = "tokenized_shards"
@@ -38,6 +39,7 @@ class TokenizeJob(BaseModel):
         expected_documents: rows that raw_corpus counted, dropped ones included; None for plain files.
         filters: steps between reading and encoding.
         pair_bytes: size of a ``.bin`` after which the next one begins.
+        benchmarks: rows whose overlap with the shards is counted; no part of the id, as it changes no shard.
         workers: processes; None: one for each core that this process may use.
         task_bytes: text of a piece, which is made at once by one worker and made again when that is killed.
         batch_bytes: text that is encoded at once; bounds memory and the time to react to a cancel.
@@ -57,6 +59,7 @@ class TokenizeJob(BaseModel):
     expected_documents: int | None = None
     filters: tuple[Filter, ...] = ()
     pair_bytes: PositiveInt = PAIR_BYTES
+    benchmarks: tuple[Benchmark, ...] = ()
     workers: PositiveInt | None = None
     task_bytes: PositiveInt = 64 << 20
     batch_bytes: PositiveInt = 8 << 20
@@ -111,6 +114,7 @@ def tokenize_job(catalog: Catalog, lake: Lake, corpus: str, model: str) -> Token
         expected_documents=stats["documents"] + sum(stats["dropped"].values()),
         filters=declared.filters,
         pair_bytes=declared.shard_bytes,
+        benchmarks=declared_benchmarks(catalog),
     )
 
 
