@@ -38,6 +38,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "split": ("string", "part of the data that was scored"),
     "contamination": ("float64", "part of the samples that share 13 tokens in a row with the training text"),
     "model_content": ("string", "content hash of the scored directory"),
+    "checkpoint_content": ("string", "content hash of the checkpoint that the directory was exported from"),
     "prefix_token": ("string", "token before the first token of a document"),
     "prefix_id": ("int64", "its id"),
     "dtype": ("string", "arithmetic of the forward pass"),
@@ -49,7 +50,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }
 """Column -> (Arrow type, description)."""
 
-ADDED = frozenset({"split", "contamination"})
+ADDED = frozenset({"split", "contamination", "checkpoint_content"})
 """Columns that older files lack; they are read as empty."""
 
 

@@ -22,7 +22,7 @@ from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 
 KIND = "eval_scores"
-STAGE_VERSION = 2
+STAGE_VERSION = 3
 _NO_IDENTITY = {"worse_factor", "allow_code"}
 """Settings that change a verdict or what is refused, not a score."""
 
@@ -114,6 +114,7 @@ class Subject(_Frozen):
     Attributes:
         directory: Hugging Face directory.
         content: hash over its files.
+        checkpoint_content: of the checkpoint that it was exported from; None for a plain directory.
         prefix: token (or its id) that stands before the first token of a document when its likelihood is computed;
             None for the tokenizer's bos, else eos. Training separates documents with the model's eod, so that is what
             a checkpoint has learnt to see there.
@@ -124,6 +125,7 @@ class Subject(_Frozen):
 
     directory: Path
     content: str
+    checkpoint_content: str | None = None
     prefix: str | int | None = None
     model: str
     training_config: str | None = None

@@ -1,6 +1,7 @@
 """Other ways to the same answers: several processes, answers kept from before, a server of completions."""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import Answers, delete_answers
-from pamp_pipelines.evaluation.backends import load_for
+from pamp_pipelines.evaluation.backends import _devices, load_for
 from pamp_pipelines.evaluation.helpers import Helpers, Loading
 from pamp_pipelines.evaluation.model import load_model
 from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec
@@ -154,6 +155,36 @@ def test_a_server_of_completions_gives_the_same_likelihoods(job, server):
     alone = answers_of(job())
     assert served[0] == pytest.approx(alone[0], rel=1e-5)
     assert [a for a, _ in served[1]] == pytest.approx([a for a, _ in alone[1]], rel=1e-5)
+
+
+def test_vllm_gets_the_first_token_the_processes_and_the_declared_arguments(job, monkeypatch):
+    """Where vLLM is not installed, what lm-eval's backend for it would be asked for."""
+    asked = {}
+
+    class VLLM:
+        def __init__(self, **arguments):
+            asked.update(arguments)
+
+    monkeypatch.setitem(sys.modules, "lm_eval.models.vllm_causallms", SimpleNamespace(VLLM=VLLM))
+    told = job(backend="vllm", processes=4, batch_size="auto", backend_arguments={"gpu_memory_utilization": 0.8})
+    model = load_for(told, told.evaluations[0], lambda *_: None).model
+    assert asked == {
+        "pretrained": str(told.subject.directory),
+        "dtype": told.evaluations[0].dtype,
+        "prefix_token_id": model.policy.prefix_id,
+        "batch_size": "auto",
+        "max_length": told.evaluations[0].max_length,
+        "data_parallel_size": 4,
+        "seed": told.evaluations[0].seed,
+        "gpu_memory_utilization": 0.8,
+    }
+    assert model.document_length("a rose") == len(model.document_tokens("a rose")) > 0
+
+
+def test_each_process_has_a_gpu_of_its_own():
+    assert _devices("auto", 4, 8) == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert _devices("cuda", 1, 8) == ["cuda:0"]
+    assert _devices("auto", 2, 0) == _devices("cpu", 2, 8) == ["cpu", "cpu"]
 
 
 def test_backends_say_what_they_lack(job):

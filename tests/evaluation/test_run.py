@@ -185,6 +185,7 @@ def test_a_checkpoint_is_scored_on_the_held_out_text_of_its_run(builder, tiny_pr
     assert sums.tasks[0].data == (tiny_project.root / "data/sums.jsonl",)
     assert (job.subject.prefix, job.subject.step, job.subject.tokens_seen) == (0, 10, 10 * 4 * 64)
     assert job.subject.inputs == (export.ref,)
+    assert job.subject.checkpoint_content == export.manifest.inputs[0].content
     assert job.subject.baseline.rows == perplexity.tasks[0].data
     assert job.subject.baseline.train == (builder.lake.shards_dir("poems", "d" * 64) / "train",)
     assert perplexity.output == builder.lake.scores_dir(KEY, "perplexity")
