@@ -135,7 +135,6 @@ def score_rows(
         "chat_template_sha256": sha256_text(str(template)) if template else None,
         "model_content": subject.content,
         "checkpoint_content": subject.checkpoint_content,
-        "checkpoint_content": subject.checkpoint_content,
         "prefix_token": model.policy.prefix,
         "prefix_id": model.policy.prefix_id,
         "dtype": model.dtype_name,

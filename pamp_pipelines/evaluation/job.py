@@ -46,7 +46,6 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
         directory=export.path,
         content=export.content,
         checkpoint_content=next((ref.content for ref in export.manifest.inputs if ref.kind == "checkpoint"), None),
-        checkpoint_content=next((ref.content for ref in export.manifest.inputs if ref.kind == "checkpoint"), None),
         # The shards end each document with this token, so it is what training puts before the next one.
         prefix=training.eod_id,
         model=key.model,
