@@ -9,6 +9,7 @@ import dagster as dg
 from pamp_pipelines.lake.events import OnEvent
 from pamp_pipelines.lake.leases import leasing
 from pamp_pipelines.lake.staging import listening
+from pamp_pipelines.orchestration.ended import stopping_when_ended
 from pamp_pipelines.orchestration.events import Reporter
 from pamp_pipelines.orchestration.failures import as_failures
 from pamp_pipelines.orchestration.leftovers import process_tags
@@ -39,5 +40,5 @@ def stage(
     adopt(context.instance, context.run.run_id)
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures(context, resumes=resumes), leasing(), listening(reporter):
-        yield reporter
+        yield stopping_when_ended(context, reporter)
     reporter.finish()

@@ -1,0 +1,54 @@
+"""A run that somebody else has ended stops working.
+
+"Force termination" only writes a status, and "Terminate" needs the code server that started the run: where that was
+killed, the run's process hears of neither and would train on under a run that is shown as canceled.
+"""
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+
+from pamp_pipelines.lake.events import Event, OnEvent
+from pamp_pipelines.orchestration.outage import is_outage
+
+LOOK_S = 10.0
+"""Seconds between two looks at the run's status."""
+
+UNHEARD_S = 30.0
+"""A signal follows a request to stop within moments; after so many seconds it will not come any more. Acting sooner
+would be a second request beside the signal, and that cuts short the time to save."""
+
+
+def stopping_when_ended(
+    context: dg.AssetExecutionContext, on_event: OnEvent, clock: Callable[[], float] = time.monotonic
+) -> OnEvent:
+    """An ``on_event`` that also looks at the run's status now and then.
+
+    It raises DagsterExecutionInterruptedError, as a signal does, when the run has ended or its end was asked for.
+    """
+    looked, asked = clock(), float("inf")
+
+    def handle(event: Event) -> None:
+        nonlocal looked, asked
+        on_event(event)
+        if clock() - looked < LOOK_S:
+            return
+        looked = clock()
+        status = _status(context)
+        if status is dg.DagsterRunStatus.CANCELING:
+            asked = min(asked, looked)
+        if status in (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE) or looked - asked >= UNHEARD_S:
+            raise dg.DagsterExecutionInterruptedError(f"the run is {status.value if status else 'gone'}")
+
+    return handle
+
+
+def _status(context: dg.AssetExecutionContext) -> dg.DagsterRunStatus | None:
+    try:
+        run = context.instance.get_run_by_id(context.run.run_id)
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        return None
+    return run.status if run else None
