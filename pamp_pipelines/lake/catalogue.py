@@ -70,7 +70,7 @@ def refresh(mirror: Mirror) -> list[str]:
         units = _Units((*remote, *known))
         stays = {unit for unit in map(units.of, (*changed, *gone)) if _made_here(mirror, unit, known)}
         wanted = [path for path in changed if units.of(path) not in stays]
-        whole = {unit for unit in map(units.of, gone) if _whole(mirror, unit)}
+        whole = {unit for path in gone if path == _key(unit := units.of(path)) and _whole(mirror, unit)}
         withdrawn = {path: Entry(token="", sha256=known[path].sha256) for path in gone if units.of(path) in whole}
         dropped = [path for path in gone if units.of(path) not in stays | whole]
         old = _take_away(mirror, {*dropped, *(_manifest_of(mirror, units.of(path)) for path in wanted)} - {""})
@@ -97,6 +97,11 @@ class _Units:
         while folder and folder not in self._folders:
             folder = folder.rpartition("/")[0]
         return folder or path
+
+
+def _key(unit: str) -> str:
+    """The file of a unit that goes first and comes last."""
+    return unit if unit.startswith(_RUNS) else f"{unit}/{MANIFEST}"
 
 
 def _manifest_of(mirror: Mirror, unit: str) -> str:

@@ -20,9 +20,10 @@ from pamp_pipelines.lake.artifact import read_artifact, read_manifest, verify_fi
 from pamp_pipelines.lake.atomic import fsync_dir, fsync_file, write_text
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.integrity import memory_of, remember, require_intact, require_intact_artifact
-from pamp_pipelines.lake.manifest import ArtifactRef, FileEntry, Manifest, artifact_id
+from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, FileEntry, Manifest, artifact_id
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.lake.staging import obtainable
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.metrics import read_metrics
@@ -69,9 +70,19 @@ def read_kept(lake: Lake, key: CheckpointKey) -> Manifest:
     manifest = read_record(run_dir, key.step)
     verify_files(run_dir, manifest)
     assert manifest.location is not None
-    if not (Path(manifest.location) / ".metadata").is_file():
+    if not _obtainable(run_dir, manifest, Path(manifest.location)):
         raise InputError(f"{manifest.location}: the checkpoint that {key} points to is gone; materialise it again.")
     return manifest
+
+
+def _obtainable(run_dir: Path, record: Manifest, location: Path) -> bool:
+    """Whether the checkpoint is here or, in a remote lake, published."""
+    if (location / ".metadata").is_file():
+        return True
+    if record.files:
+        return obtainable(run_dir, record)
+    imported = location.parents[1]  # step 0 of an import: <artifact>/checkpoint/release
+    return (imported / MANIFEST).is_file() and obtainable(imported, read_manifest(imported / MANIFEST))
 
 
 def read_intact(lake: Lake, key: CheckpointKey) -> Manifest:
