@@ -27,9 +27,6 @@ def check_training_config(
     _check_precision(subject, config, cuda)
     for argument, message in passthrough_problems(config.megatron_args).items():
         subject.error("megatron_args", message, argument)
-    given = {argument.replace("_", "-") for argument, value in config.megatron_args.items() if value}
-    if "optimizer-cpu-offload" in given and "use-precision-aware-optimizer" not in given:
-        subject.error("megatron_args", "optimizer-cpu-offload needs use-precision-aware-optimizer: true")
     if config.cron is not None and (problem := cron_problem(config.cron)):
         subject.error("cron", problem)
 

@@ -60,11 +60,11 @@ OPEN: Mapping[str, str] = {
         account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split decoder_first_pipeline_num_layers
         decoder_last_pipeline_num_layers expert_tensor_parallel_size""",
     "memory": """
-        activation_offload_fraction cpu_offloading_num_layers cpu_offloading_retain_pinned_cpu_buffers
+        activation_offload_fraction cpu_offloading_retain_pinned_cpu_buffers
         delay_offload_until_cuda_graph delta_offload_bytes_across_pp_ranks distribute_saved_activations
         empty_unused_memory_level fine_grained_activation_offloading fine_grained_offloading_max_inflight_offloads
         manual_gc manual_gc_eval manual_gc_interval min_offloaded_tensor_size mlp_chunks_for_training offload_modules
-        optimizer_cpu_offload optimizer_offload_fraction overlap_cpu_optimizer_d2h_h2d pin_cpu_grads pin_cpu_params
+        overlap_cpu_optimizer_d2h_h2d pin_cpu_grads pin_cpu_params
         recompute_modules use_torch_optimizer_for_cpu_offload""",
     "reading of data": """
         mid_level_dataset_surplus mmap_bin_files num_dataset_builder_threads num_workers""",

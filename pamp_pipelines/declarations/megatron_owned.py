@@ -72,6 +72,9 @@ OWNED: Mapping[str, str] = {
         ],
         "it follows from the model's config.json",
     ),
+    **dict.fromkeys(
+        ["cpu_offloading_num_layers", "optimizer_cpu_offload", "optimizer_offload_fraction"], "use `offload` instead"
+    ),
     # data: the tokenized shards of the declared corpora
     **dict.fromkeys(
         [

@@ -77,6 +77,16 @@ class Parallelism(Declaration):
         return self.tensor * self.pipeline * self.context
 
 
+class Offload(Declaration):
+    """What waits in the host's memory instead of the GPU's, at the cost of copies over the bus."""
+
+    optimizer: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the optimizer's state, and of its step, that the host takes. Needs the distributed optimizer."""
+    activation_layers: NonNegativeInt = 0
+    """Layers, counted from the first, whose activations the host keeps for the backward pass: fewer than the model has.
+    Neither with pipeline stages nor with recomputation."""
+
+
 class Checkpointing(Declaration):
     """When the run is saved and what is kept."""
 
@@ -157,6 +167,9 @@ class TrainingConfig(Declaration):
     """Tokens to train on; rounded down to whole global batches. Exactly one of ``tokens`` and ``iterations``."""
     iterations: Count | None = None
     """Optimizer steps. Exactly one of ``tokens`` and ``iterations``."""
+    horizon: Count | None = None
+    """Length that the order of the data and the schedule are made for, in the unit of the run's own length; default:
+    that length. A run that ends before its horizon can be made longer later, and goes on where it ended."""
     global_batch_size: PositiveInt
     """Samples in an optimizer step, over all processes."""
     micro_batch_size: PositiveInt = 1
@@ -171,6 +184,8 @@ class TrainingConfig(Declaration):
     """Sizes of the parallel groups."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations to compute again in the backward pass instead of keeping them."""
+    offload: Offload = Offload()
+    """What waits in the host's memory instead of the GPU's."""
     checkpoint: Checkpointing
     """When the run is saved and what is kept."""
     validation: Validation
@@ -209,9 +224,23 @@ class TrainingConfig(Declaration):
             problems.append(
                 ("tokens", f"{self.tokens} is less than one global batch of {batch} tokens: raise `tokens`")
             )
+        length = self.iterations if self.iterations is not None else self.tokens
+        if self.horizon is not None and length is not None and self.horizon < length:
+            message = (
+                f"{self.horizon} is less than the {length} of the run: the schedule and the order of the data end "
+                "there. To train on, let another config continue from the exported model, with a warm-up of its own"
+            )
+            problems.append(("horizon", message))
         problems += self._unit_problems()
         if self.models is not None and not self.models:
             problems.append(("models", "is empty: list models, or leave the field out to train every declared one"))
+        if self.offload.optimizer and not self.parallelism.distributed_optimizer:
+            problems.append(("offload.optimizer", "needs `parallelism.distributed_optimizer: true`"))
+        if self.offload.activation_layers and self.parallelism.pipeline > 1:
+            problems.append(("offload.activation_layers", "cannot be combined with `parallelism.pipeline` above 1"))
+        if self.offload.activation_layers and self.recompute != "none":
+            message = f"cannot be combined with `recompute: {self.recompute}`: take one of them"
+            problems.append(("offload.activation_layers", message))
         problems += [
             (f"max_epochs.{name}", "is no corpus of the blend: name one of `corpora`")
             for name in self.max_epochs
@@ -233,6 +262,13 @@ class TrainingConfig(Declaration):
             return self.iterations
         assert self.tokens is not None
         return self.tokens // self.tokens_per_iteration
+
+    @property
+    def horizon_iterations(self) -> int | None:
+        """``horizon`` in optimizer steps."""
+        if self.horizon is None or self.iterations is not None:
+            return self.horizon
+        return self.horizon // self.tokens_per_iteration
 
     @property
     def tokens_per_iteration(self) -> int:

@@ -16,6 +16,7 @@ from pamp_pipelines.declarations.megatron_flags import (
     passthrough_argv,
     passthrough_problems,
 )
+from pamp_pipelines.declarations.training_config import Offload
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.job import TrainJob
 
@@ -71,6 +72,7 @@ def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
         **_parallelism(job),
         **_PRECISION[job.precision],
         **_RECOMPUTE[job.recompute],
+        **_offload(job),
         **_data(job),
         **_checkpoints(job),
         **_validation(job),
@@ -127,6 +129,20 @@ def _parallelism(job: TrainJob) -> dict[str, Any]:
         "overlap_grad_reduce": p.overlap_grad_reduce,
         "overlap_param_gather": p.overlap_param_gather,
     }
+
+
+def _offload(job: TrainJob) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if job.offload.optimizer:
+        found |= {
+            "optimizer_cpu_offload": True,
+            "optimizer_offload_fraction": job.offload.optimizer,
+            # Megatron takes the one only with the other
+            "use_precision_aware_optimizer": True,
+        }
+    if job.offload.activation_layers:
+        found["cpu_offloading_num_layers"] = job.offload.activation_layers
+    return found
 
 
 def _data(job: TrainJob) -> dict[str, Any]:
@@ -204,6 +220,7 @@ def _on_cuda(job: TrainJob) -> dict[str, Any]:
         "cross_entropy_loss_fusion": not exact,
         # needs a kernel of Apex in the output layer; model.py switches it on where Transformer Engine does it
         "gradient_accumulation_fusion": False,
+        **({"overlap_cpu_optimizer_d2h_h2d": True} if job.offload.optimizer else {}),
         # collections of different ranks at different times would make all wait for each
         "manual_gc": True,
         "manual_gc_interval": 100,
@@ -216,6 +233,11 @@ def _on_cpu(job: TrainJob) -> dict[str, Any]:
         raise InputError(f"{job.name}: precision {job.precision} needs a CUDA device; without one use bf16 or fp32")
     if job.parallelism.context > 1:
         raise InputError(f"{job.name}: parallelism.context {job.parallelism.context} needs CUDA devices")
+    if job.offload != Offload():
+        raise InputError(
+            f"{job.name}: offload needs a CUDA device: without one the optimizer's state and the activations lie in "
+            "the host's memory anyway; leave `offload` out"
+        )
     return {
         "transformer_impl": "local",
         "distributed_backend": "gloo",

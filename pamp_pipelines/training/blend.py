@@ -72,7 +72,8 @@ def within_limits(config: TrainingConfig, tokens: Mapping[str, int], file: Path)
     )
     iterations = math.floor(samples) // config.global_batch_size
     if config.on_exhausted == "stop" and iterations:
-        return config.model_copy(update={"iterations": iterations, "tokens": None})
+        horizon = config.horizon_iterations
+        return config.model_copy(update={"iterations": iterations, "tokens": None, "horizon": horizon})
     read = ", ".join(
         f"{corpus} {times:.2f} times (max_epochs {config.max_epochs[corpus]:g}, {tokens[corpus]} tokens)"
         for corpus, times in beyond.items()

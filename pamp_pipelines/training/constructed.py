@@ -29,6 +29,7 @@ def constructed(model: list[Any], optimizer: Any, scheduler: Any) -> Facts:
         "model": _model(model, modules),
         "dropout": _dropout(modules),
         "recompute": _recompute(modules),
+        "offload": _offload(model, optimizer),
         "gradients": _gradients(model),
         "optimizer": _optimizer(optimizer),
         "schedule": _schedule(scheduler),
@@ -74,6 +75,27 @@ def _recompute(modules: list[Any]) -> Facts:
         "whole_layers": any(block.config.recompute_granularity == "full" for block in blocks),
         "method": sorted({str(block.config.recompute_method) for block in blocks}),
         "core_attention": any(attention.checkpoint_core_attention for attention in attentions),
+    }
+
+
+def _offload(model: list[Any], optimizer: Any) -> Facts:
+    """Layers whose activations are copied to the host, and the share of the optimizer's elements that it steps."""
+    blocks = [m for chunk in model for m in chunk.modules() if type(m).__name__ == "TransformerBlock"]
+    hybrid = [o.optimizer for o in _chain(optimizer) if hasattr(getattr(o, "optimizer", None), "cpu_optimizers")]
+    elements = {"cpu_optimizers": 0, "gpu_optimizer": 0}
+    for one in hybrid:
+        for name in elements:
+            parts = getattr(one, name) or []
+            parts = parts if isinstance(parts, list) else [parts]
+            elements[name] += sum(p.numel() for part in parts for g in part.param_groups for p in g["params"])
+    whole = sum(elements.values())
+    return {
+        "optimizer": bool(hybrid),
+        "optimizer_share": elements["cpu_optimizers"] / whole if whole else 0.0,
+        "activation_layers": max(
+            (b.config.cpu_offloading_num_layers if b.config._cpu_offloading_context is not None else 0 for b in blocks),
+            default=0,
+        ),
     }
 
 
@@ -168,6 +190,8 @@ def departures(job: TrainJob, facts: Facts) -> list[str]:
         ("dropout.hidden", dropout["hidden"], job.dropout.hidden),
         ("dropout.attention", dropout["attention"], job.dropout.attention),
         ("recompute full", [facts["recompute"]["whole_layers"]], job.recompute == "full"),
+        ("offload.optimizer", [facts["offload"]["optimizer"]], job.offload.optimizer > 0),
+        ("offload.activation_layers", [facts["offload"]["activation_layers"]], job.offload.activation_layers),
         ("parallelism.distributed_optimizer", gradients["distributed_optimizer"], p.distributed_optimizer),
         ("parallelism.overlap_grad_reduce", gradients["overlap_grad_reduce"], p.overlap_grad_reduce),
         ("parallelism.overlap_param_gather", gradients["overlap_param_gather"], p.overlap_param_gather),

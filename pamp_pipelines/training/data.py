@@ -56,7 +56,7 @@ class DatasetProvider:
         if self.reporter:
             self.reporter.started(args.iteration)
         validate_at_the_end(args, args.iteration)
-        train = _train_dataset(self.job, samples[0])
+        train = _train_dataset(self.job, self.job.ordered_samples)
         if self.reporter:
             held = [len(IndexedReader(shards.prefix).tokens) for shards in self.job.train]
             write_realised(self.job, realised(self.job, drawn(train, samples[0]), held))
@@ -82,7 +82,7 @@ def blended(job: TrainJob, samples: int, tokenizer: Any, index: Path) -> Dataset
 
     Args:
         job: its shards and weights, sequence length, data seed and ``document_attention``.
-        samples: of the whole run.
+        samples: that the order is made for.
         tokenizer: says which token ends a document.
         index: folder of the index files, written where it lacks them.
     """

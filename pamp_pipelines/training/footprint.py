@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pamp_pipelines.declarations.training_config import Parallelism, Precision
+from pamp_pipelines.declarations.training_config import Offload, Parallelism, Precision
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.shape import Shape, shape_of
 
@@ -20,6 +20,9 @@ _LOGIT_BYTES = {"native": 9.4, "transformer_engine": 3.5}
 
 Measured with 1.236 B parameters: 59 GiB in fp16 at micro batch 4 with the first, 47 and 74 GiB in bf16 at micro batch 4
 and 8 with the second; 20.7 GiB are parameters and their state, 4.9 GiB a sample what the layers keep."""
+
+
+_NOTHING = Offload()
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def footprint(
     recompute: str,
     cross_entropy: str,
     megatron_args: Mapping[str, Any],
+    offload: Offload = _NOTHING,
 ) -> Footprint:
     """Peak memory of a rank of the first or last pipeline stage, whichever holds more.
 
@@ -107,7 +111,7 @@ def footprint(
     return Footprint(
         weights=round(parameters * size.weights + copies),
         gradients=round(parameters * size.gradients),
-        optimizer=round(parameters * (size.master + size.moments) / shards),
+        optimizer=round(parameters * (size.master + size.moments) / shards * (1 - offload.optimizer)),
         activations=round(
             _activations(
                 shape,
@@ -117,6 +121,7 @@ def footprint(
                 micro_batches=micro_batches,
                 recompute=recompute,
                 logit_bytes=_LOGIT_BYTES[cross_entropy],
+                offloaded=offload.activation_layers if recompute == "none" else 0,
             )
         ),
     )
@@ -140,8 +145,9 @@ def _activations(
     micro_batches: int,
     recompute: str,
     logit_bytes: float,
+    offloaded: int,
 ) -> float:
-    """``tokens``: of a micro batch, on this context-parallel rank."""
+    """``tokens``: of a micro batch, on this context-parallel rank; ``offloaded``: layers that the host keeps."""
     tensor, pipeline = parallelism.tensor, parallelism.pipeline
     width = 4 if precision == "fp32" else 2
     # what sequence parallelism splits and tensor parallelism alone does not: both residuals and both norms' results
@@ -159,7 +165,7 @@ def _activations(
     if recompute == "full":
         kept = width * shape.hidden * tokens * layers * in_flight + layer
     else:
-        kept = layer * layers * in_flight
+        kept = layer * (layers - offloaded) * in_flight
     # of the last stage, which holds one micro batch at a time
     logits = logit_bytes * shape.vocabulary * tokens / tensor
     return kept + logits if pipeline == 1 else max(kept, kept / in_flight + logits)

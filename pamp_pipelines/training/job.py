@@ -14,6 +14,7 @@ from pamp_pipelines.declarations.training_config import (
     Checkpointing,
     Dropout,
     Limits,
+    Offload,
     Optimizer,
     Parallelism,
     Precision,
@@ -102,6 +103,10 @@ class TrainJob(_Plain):
     """Tokens per sample."""
     iterations: PositiveInt
     """Optimizer steps of the whole run, counted from its start and not from the last resume."""
+    horizon: PositiveInt | None = None
+    """Steps that the order of the data and the schedule are made for; None: `iterations`."""
+    extends: Path | None = None
+    """Version directory of the finished run that this one goes on with."""
     global_batch_size: PositiveInt
     """Samples per optimizer step, over all processes."""
     micro_batch_size: PositiveInt
@@ -113,6 +118,7 @@ class TrainJob(_Plain):
     precision: Precision
     parallelism: Parallelism
     recompute: Literal["none", "selective", "full"]
+    offload: Offload = Offload()
     checkpoint: Checkpointing
     validation: Validation
     cadence: tuple[NonNegativeInt, ...] = ()
@@ -167,6 +173,9 @@ class TrainJob(_Plain):
             raise ValueError("document_attention masked cannot be split along the sequence: set parallelism.context 1")
         if self.document_attention == "masked" and parallel.pipeline > 1 and self.micro_batch_size > 1:
             raise ValueError("document_attention masked with parallelism.pipeline above 1 needs micro_batch_size 1")
+        layers = self.hf_config.get("num_hidden_layers", 0)
+        if (offloaded := self.offload.activation_layers) and offloaded >= layers:
+            raise ValueError(f"offload.activation_layers {offloaded} is not below the {layers} layers of the model")
         late = [step for step in self.cadence if step > self.iterations]
         if late:
             raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")
@@ -190,7 +199,12 @@ class TrainJob(_Plain):
     @property
     def decay_iterations(self) -> int:
         """Iterations after which the learning rate has reached its minimum."""
-        return self.optimizer.decay_iterations or self.iterations
+        return self.optimizer.decay_iterations or self.horizon or self.iterations
+
+    @property
+    def ordered_samples(self) -> int:
+        """Training samples that the order of the data is made for."""
+        return (self.horizon or self.iterations) * self.global_batch_size
 
     @property
     def checkpoints_dir(self) -> Path:

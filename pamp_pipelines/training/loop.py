@@ -24,9 +24,28 @@ def install(job: TrainJob, reporter: Reporter | None) -> None:
         job: what is run.
         reporter: on the reporting rank.
     """
+    _schedule_to_the_horizon(job)
     _report_construction(job, reporter)
     _validate_first(job, reporter)
     _end_of_iteration(job, reporter)
+
+
+def _schedule_to_the_horizon(job: TrainJob) -> None:
+    """Let the weight decay's schedule end with the horizon: Megatron lets it end with the run.
+
+    It is constant, so that nothing else depends on its length, but one of another length is not loaded.
+    """
+    from megatron.training import training
+
+    make = training.get_optimizer_param_scheduler
+
+    @functools.wraps(make)
+    def make_scheduler(*args: Any, **kwargs: Any) -> Any:
+        scheduler = make(*args, **kwargs)
+        scheduler.wd_incr_steps = job.ordered_samples
+        return scheduler
+
+    training.get_optimizer_param_scheduler = make_scheduler
 
 
 def _report_construction(job: TrainJob, reporter: Reporter | None) -> None:

@@ -114,6 +114,7 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
         "seconds": round(seconds, 3),
         "mode": job.mode(resumed_from),
         "resumed_from": resumed_from,
+        **({"extends": job.extends.name} if job.extends else {}),
         "world_size": job.world_size,
         "kept_steps": recorded_steps(job.run_dir),
     }

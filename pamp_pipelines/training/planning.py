@@ -163,6 +163,7 @@ def _layout(
         recompute=recompute,
         cross_entropy=config.cross_entropy,
         megatron_args=config.megatron_args,
+        offload=config.offload,
     )
     return Layout(parallelism, data_parallel, micro_batch_size, recompute, memory)
 

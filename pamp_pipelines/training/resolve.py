@@ -22,6 +22,7 @@ from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.blend import blend, weighted_shards, within_limits
+from pamp_pipelines.training.extend import find_shorter
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.lineage import follows
@@ -38,9 +39,18 @@ _NOT_IDENTITY = frozenset(
         # words for people, and when or where it runs
         *("description", "owners", "models", "cron", "retrain_on_new_data", "profile"),
         # resolved into iterations, kept steps and weights below
-        *("tokens", "iterations", "evaluation", "corpora", "max_epochs", "on_exhausted"),
+        *("tokens", "iterations", "horizon", "evaluation", "corpora", "max_epochs", "on_exhausted"),
         # how the same mathematics is laid out and watched: a run may be resumed with another of these
-        *("micro_batch_size", "parallelism", "recompute", "checkpoint", "validation", "log_interval", "limits"),
+        *(
+            "micro_batch_size",
+            "parallelism",
+            "recompute",
+            "offload",
+            "checkpoint",
+            "validation",
+            "log_interval",
+            "limits",
+        ),
     }
 )
 
@@ -110,7 +120,7 @@ def train_job(
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
     version = select_version(lake, model, config, id, fresh=fresh, claim=claim)
     try:
-        return _job(catalog, lake, model, config, version, declared, resolved, compute, inputs, parameters, id)
+        return _job(catalog, lake, model, config, version, fresh, declared, resolved, compute, inputs, parameters, id)
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise InputError(
@@ -176,6 +186,7 @@ def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
     return {
         **config.model_dump(mode="json", exclude={*_NOT_IDENTITY, *later}),
         "iterations": config.train_iterations,
+        **({"horizon": horizon} if (horizon := config.horizon_iterations) else {}),
         "kept": kept_steps(config),
         # in the order of the shards among the inputs; a corpus may be renamed
         "blend": list(blend(config).values()),
@@ -189,6 +200,7 @@ def _job(
     model: str,
     config: str,
     version: int,
+    fresh: bool,
     declared: TrainingConfig,
     resolved: TrainingConfig,
     compute: ComputeProfile,
@@ -225,6 +237,8 @@ def _job(
         ),
         sequence_length=declared.sequence_length,
         iterations=declared.train_iterations,
+        horizon=declared.horizon_iterations,
+        extends=None if fresh else _shorter(lake, model, config, version, inputs, parameters),
         global_batch_size=declared.global_batch_size,
         micro_batch_size=declared.micro_batch_size,
         optimizer=declared.optimizer,
@@ -233,6 +247,7 @@ def _job(
         precision=declared.precision,
         parallelism=declared.parallelism,
         recompute=declared.recompute,
+        offload=declared.offload,
         checkpoint=declared.checkpoint,
         validation=declared.validation,
         cadence=kept_steps(declared),
@@ -256,6 +271,14 @@ def _job(
         },
         profile=compute,
     )
+
+
+def _shorter(
+    lake: Lake, model: str, config: str, version: int, inputs: Inputs, parameters: dict[str, Any]
+) -> Path | None:
+    others = (other for other in lake.versions(model, config) if other != version)
+    directories = (lake.version_dir(model, config, other).absolute() for other in others)
+    return find_shorter(directories, parameters, [artifact.content for artifact in inputs.all], STAGE_VERSION)
 
 
 def _eod_id(inputs: Inputs) -> int:

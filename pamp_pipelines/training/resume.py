@@ -22,6 +22,7 @@ _FIXED: tuple[tuple[str, Callable[[TrainJob], Any]], ...] = (
     ("sequence_length", lambda job: job.sequence_length),
     ("global_batch_size", lambda job: job.global_batch_size),
     ("iterations", lambda job: job.iterations),
+    ("horizon", lambda job: job.horizon),
     ("tokenizer (vocabulary size)", lambda job: job.vocab_size),
     ("tokenizer (end-of-document token)", lambda job: job.eod_id),
     ("architecture (config.json)", lambda job: job.hf_config),
@@ -29,6 +30,8 @@ _FIXED: tuple[tuple[str, Callable[[TrainJob], Any]], ...] = (
     ("data_seed", lambda job: job.data_seed),
     ("parallelism.expert", lambda job: job.parallelism.expert),
     ("precision", lambda job: job.precision),
+    # its state is saved in another form
+    ("offload.optimizer", lambda job: job.offload.optimizer),
 )
 
 

@@ -11,6 +11,7 @@ from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
 from pamp_pipelines.lake.publication import Publisher
 from pamp_pipelines.launchers import WorkerSpec, find_worker, launcher_for, run_worker
+from pamp_pipelines.training.extend import seed
 from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import read_record, record_import, record_path, record_saved, recorded_steps
 from pamp_pipelines.training.lease import lease
@@ -75,8 +76,13 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched:
     if watched:
         resumed_from = saved.tracker()
     else:
-        # first, since what an earlier attempt left of its last save may fill the disk
-        resumed_from = prepare(job, lambda message: on_event(event("warning", message=message)))
+
+        def warn(message: str) -> None:
+            on_event(event("warning", message=message))
+
+        seed(job, warn)
+        # before anything is written, since what an earlier attempt left of its last save may fill the disk
+        resumed_from = prepare(job, warn)
         write_text(job_file, job.model_dump_json(indent=2) + "\n")
     with Publisher() as publisher:
         keeper = _Keeper(job, on_event, publisher)

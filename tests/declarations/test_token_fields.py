@@ -93,11 +93,9 @@ def test_what_is_left_over_is_a_warning(project: Project, edit: Callable[[str, s
     )
 
 
-def test_offloading_needs_the_precision_aware_optimizer(
-    project: Project, edit: Callable[[str, str, str], None]
-) -> None:
+def test_offloading_has_fields_of_its_own(project: Project, edit: Callable[[str, str, str], None]) -> None:
     file = "assets/training_configs/cfg.yaml"
     edit(file, "models: [tiny]", "models: [tiny]\nmegatron_args: {optimizer-cpu-offload: true}")
-    assert "megatron_args: optimizer-cpu-offload needs use-precision-aware-optimizer" in findings(project)[0]
-    edit(file, "optimizer-cpu-offload: true}", "optimizer-cpu-offload: true, use-precision-aware-optimizer: true}")
+    assert "`optimizer-cpu-offload` is set by the pipeline: use `offload` instead" in findings(project)[0]
+    edit(file, "megatron_args: {optimizer-cpu-offload: true}", "offload: {optimizer: 1.0}")
     assert findings(project)[0] == ""

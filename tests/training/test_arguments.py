@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pamp_pipelines.declarations.megatron_flags import megatron_flags
 from pamp_pipelines.declarations.megatron_owned import OWNED
+from pamp_pipelines.declarations.training_config import Precision
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.arguments import megatron_argv, table_destinations
 from pamp_pipelines.training.job import TrainJob
@@ -20,6 +21,8 @@ TUNABLE = {
     # derived from the model or the device, and still open to `megatron_args`
     *("init_method_std", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "num_workers"),
     *("cross_entropy_loss_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "apply_rope_fusion"),
+    # follow from `offload`
+    *("use_precision_aware_optimizer", "overlap_cpu_optimizer_d2h_h2d"),
     *("rerun_mode", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm"),
 }
 
@@ -90,7 +93,7 @@ def test_numbers_are_stated_and_none_is_megatrons_default(cuda: bool) -> None:
 def test_what_the_table_sets_is_owned_or_knowingly_open(cuda: bool) -> None:
     jobs = [job(), job(precision="fp16"), job(recompute="full"), job(pretrained_checkpoint=Path("/import"))]
     if cuda:
-        jobs.append(job(precision="fp8_blockwise"))
+        jobs += [job(precision="fp8_blockwise"), job(offload={"optimizer": 1.0, "activation_layers": 1})]
     for one in jobs:
         assert table_destinations(one, cuda=cuda) - OWNED.keys() <= TUNABLE
 
@@ -156,6 +159,7 @@ def test_the_device_decides_on_the_implementation() -> None:
     [
         ({"precision": "fp8_delayed"}, "precision fp8_delayed needs a CUDA device"),
         ({"parallelism": {"context": 2}}, "parallelism.context 2 needs CUDA devices"),
+        ({"offload": {"optimizer": 0.5}}, "offload needs a CUDA device"),
         ({"megatron_args": {"save": "/elsewhere"}}, "`save` is set by the pipeline: use `checkpoint` instead"),
         ({"megatron_args": {"hiden-dropout": 0.1}}, "did you mean `hidden-dropout`"),
         ({"optimizer": {"lr": 1.0, "decay_style": "WSD"}}, "needs megatron_args: lr-wsd-decay-iters"),
@@ -165,6 +169,32 @@ def test_refusals_on_a_cpu(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match="m/c/v0001") as caught:
         megatron_argv(job(**changes), cuda=False)
     assert message in str(caught.value)
+
+
+PRECISIONS = {
+    "fp32": set(),
+    "fp16": {"--fp16", "--initial-loss-scale"},
+    "bf16": {"--bf16"},
+    "fp8_delayed": {"--bf16", "--fp8-format hybrid", "--fp8-recipe delayed"},
+    "fp8_tensorwise": {"--bf16", "--fp8-format hybrid", "--fp8-recipe tensorwise"},
+    "fp8_blockwise": {"--bf16", "--fp8-format e4m3", "--fp8-recipe blockwise"},
+}
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_each_precision_is_said_in_full(precision: str) -> None:
+    line = " ".join(megatron_argv(job(precision=precision), cuda=True)) + " "
+    for words in set.union(*PRECISIONS.values()):
+        assert (f"{words} " in line) == (words in PRECISIONS[precision]), words
+
+
+def test_what_is_offloaded_is_said_in_full() -> None:
+    words = megatron_argv(job(offload={"optimizer": 0.75, "activation_layers": 1}), cuda=True)
+    assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer", "--overlap-cpu-optimizer-d2h-h2d"} <= {*words}
+    assert value(words, "--optimizer-offload-fraction") == "0.75"
+    assert value(words, "--cpu-offloading-num-layers") == "1"
+    plain = megatron_argv(job(), cuda=True)
+    assert not [word for word in plain if "offload" in word or "d2h" in word]
 
 
 def test_further_arguments_are_passed_on_last() -> None:
@@ -181,6 +211,9 @@ def test_further_arguments_are_passed_on_last() -> None:
         ({"optimizer": {"lr": 1.0, "warmup_iterations": 10}}, "warmup_iterations 10 does not end before"),
         ({"run_dir": "runs"}, "paths must be absolute"),
         ({"seed": 0}, "seed"),
+        ({"offload": {"activation_layers": 2}}, "activation_layers 2 is not below the 2 layers"),
+        ({"world_size": 2, "document_attention": "masked", "parallelism": {"context": 2}}, "parallelism.context 1"),
+        ({"document_attention": "masked", "parallelism": {"pipeline": 2}}, "needs micro_batch_size 1"),
     ],
 )
 def test_impossible_jobs(changes: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pamp_pipelines.declarations.training_config import Parallelism
+from pamp_pipelines.declarations.training_config import Offload, Parallelism
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.accelerators import GIB, accelerator, recognise
 from pamp_pipelines.training.footprint import footprint, per_parameter
@@ -53,6 +53,14 @@ def predict(config: dict[str, Any], **changes: Any) -> Any:
         "megatron_args": {},
     }
     return footprint(shape_of(config), **(fields | changes))
+
+
+def test_what_is_offloaded_is_not_on_the_gpu() -> None:
+    whole, half = predict(LLAMA_1B), predict(LLAMA_1B, offload=Offload(optimizer=0.5, activation_layers=8))
+    assert half.optimizer == round(whole.optimizer / 2)
+    layers = whole.activations - predict(LLAMA_1B, offload=Offload(activation_layers=16)).activations
+    assert whole.activations - half.activations == pytest.approx(layers / 2)
+    assert (half.weights, half.gradients) == (whole.weights, whole.gradients)
 
 
 @pytest.mark.parametrize(

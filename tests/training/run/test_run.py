@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -175,6 +176,38 @@ def test_a_record_that_cannot_be_written_yet_ends_no_training(bench, monkeypatch
     artifact = bench.train()
     assert any("No space left" in data["message"] for data in bench.said("warning"))
     assert artifact.manifest.stats["kept_steps"] == [5, 10]
+
+
+def test_a_longer_run_goes_on_with_a_shorter_one_of_the_same_horizon(bench):
+    shorter = bench.train(bench.job(horizon=20))
+    longer = bench.job(
+        run_dir=bench.job().run_dir.with_name("v0002"),
+        name="model/config/v0002",
+        id="f" * 64,
+        iterations=14,
+        cadence=(5, 10, 14),
+        horizon=20,
+        extends=shorter.path,
+    )
+    artifact = bench.train(longer)
+    stats = artifact.manifest.stats
+    assert (stats["resumed_from"], stats["mode"], stats["extends"]) == (10, "resume", "v0001")
+    assert stats["kept_steps"] == [5, 10, 14]
+    assert [json.loads(line)["iteration"] for line in longer.metrics_path.read_text().splitlines()] == [*range(1, 15)]
+    assert [data["key"] for data in bench.said("checkpoint")] == [
+        f"model/config/v0002/{step:07d}" for step in (5, 10, 14)
+    ]
+    # what was linked is not shared: the shorter run is as it was
+    assert read_artifact(shorter.path, verify="hash").manifest == shorter.manifest
+    assert bench.steps() == [5, 8, 10]
+
+
+def test_a_run_whose_beginning_is_gone_starts_at_its_own_beginning(bench):
+    shorter = bench.train(bench.job(horizon=20))
+    shutil.rmtree(bench.job().checkpoints_dir / "iter_0000010")
+    longer = bench.job(run_dir=bench.job().run_dir.with_name("v0002"), iterations=12, horizon=20, extends=shorter.path)
+    assert bench.train(longer).manifest.stats["resumed_from"] is None
+    assert any("its last checkpoint is gone" in data["message"] for data in bench.said("warning"))
 
 
 def test_one_writer_per_version(bench):

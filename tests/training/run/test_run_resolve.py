@@ -18,12 +18,15 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import Checkpointing, EvaluationCadence, Parallelism, TrainingConfig
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.lake.artifact import read_manifest
-from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.manifest import CheckResult, Manifest
+from pamp_pipelines.lake.producer import producer
+from pamp_pipelines.lake.publish import utc_now
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.project import Project
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.kept import record_import, record_saved
+from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides
 from pamp_pipelines.training.resolve import export_job, kept_steps, resolved_parameters, train_job
 
@@ -157,6 +160,33 @@ def test_a_run_ends_where_a_corpus_is_exhausted_or_does_not_begin(catalog, lake)
     assert shorter.declaration["training_config"]["both"]["iterations"] == 8
     assert shorter.declaration["resolved"]["iterations"] == 4
     assert [shards.corpus for shards in shorter.train] == ["plays", "sonnets"]
+
+
+def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake):
+    def job(length, horizon=None, **options):
+        declared = changed(catalog, "both", iterations=length, horizon=horizon, evaluation=EvaluationCadence(every=4))
+        return train_job(declared, lake, "scratch", "both", **options)
+
+    def finish(job):
+        manifest = Manifest(
+            kind=KIND, id=job.id, content="0" * 64, created=utc_now(), inputs=job.inputs, declaration=job.declaration,
+            producer=producer(), files=(), stats={}, checks=(),
+        )  # fmt: skip
+        (job.run_dir / "manifest.json").write_text(manifest.model_dump_json())
+
+    first = job(4, 16)
+    assert (first.extends, first.horizon, first.decay_iterations, first.ordered_samples) == (None, 16, 16, 64)
+    finish(first)
+    longer = job(8, 16)
+    assert longer.extends == first.run_dir
+    assert longer.run_dir != first.run_dir
+    finish(longer)
+    assert job(12, 16).extends == longer.run_dir
+    assert job(12, 16, fresh=True).extends is None
+    assert job(12, 20).extends is None, "another order of the data"
+    assert job(12).extends is None
+    with pytest.raises(ValueError, match="horizon: 8 is less than the 12 of the run"):
+        TrainingConfig.model_validate(catalog.training_configs["both"].model_dump() | {"iterations": 12, "horizon": 8})
 
 
 def lake_tokens(catalog, lake, corpus):

@@ -70,6 +70,7 @@ def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> Non
     }
     assert facts["dropout"] == {"hidden": [0.125], "attention": [0.0625]}
     assert facts["recompute"] == {"whole_layers": True, "method": ["uniform"], "core_attention": False}
+    assert facts["offload"] == {"optimizer": False, "optimizer_share": 0.0, "activation_layers": 0}
     gradients = facts["gradients"]
     assert gradients["dtypes"] == ["float32"]
     assert gradients["distributed_optimizer"] == gradients["overlap_grad_reduce"] == [True]
@@ -114,6 +115,8 @@ def test_what_was_built_otherwise_is_a_departure(facts: dict[str, Any], job: Tra
     for part, name, value, said in [
         ("dropout", "hidden", [0.1], "dropout.hidden: declared 0.125, built [0.1]"),
         ("dropout", "attention", [0.0625, 0.1], "dropout.attention"),
+        ("offload", "optimizer", True, "offload.optimizer: declared False, built [True]"),
+        ("offload", "activation_layers", 2, "offload.activation_layers: declared 0, built [2]"),
         ("recompute", "whole_layers", False, "recompute full: declared True"),
         ("gradients", "overlap_grad_reduce", [False], "parallelism.overlap_grad_reduce"),
         ("gradients", "forward_hooks", 0, "hooks that gather parameters: declared True, built [False]"),

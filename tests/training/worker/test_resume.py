@@ -11,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training.extend import seed
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.kept import record_saved
 from pamp_pipelines.training.saved import Saved
@@ -101,6 +102,21 @@ def test_a_stopped_run_saves_and_goes_on_exactly(
     assert f"exitcode  : {EXIT_INCOMPLETE}" in run.log()
     trainer.finish(job)
     _assert_equal(trainer, job, uninterrupted["plain"])
+
+
+def test_a_run_made_longer_up_to_its_horizon_ends_as_one_that_was_declared_so(
+    trainer: Any, uninterrupted: dict[str, TrainJob], tmp_path: Path
+) -> None:
+    """The order of the data, the schedule, dropout and the optimizer go on as if there had been no end."""
+    # an end off the interval of validations and saves
+    shorter = _job(trainer, tmp_path / "v0001", "plain", iterations=15, horizon=STEPS)
+    trainer.finish(shorter)
+    longer = _job(trainer, tmp_path / "v0002", "plain", horizon=STEPS, extends=shorter.run_dir)
+    seed(longer, print)
+    trainer.finish(longer)
+    events, _ = read_events(longer.events_path)
+    assert [event.data["iteration"] for event in events if event.kind == "started"] == [15]
+    _assert_equal(trainer, longer, uninterrupted["plain"])
 
 
 def _assert_equal(trainer: Any, job: TrainJob, expected: TrainJob) -> None:

@@ -1,0 +1,100 @@
+"""Going on with a finished run whose data order and schedule were made for more than it trained: its horizon."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pamp_pipelines.lake.artifact import Artifact, read_artifact
+from pamp_pipelines.lake.atomic import fsync_dir, write_text
+from pamp_pipelines.lake.manifest import MANIFEST, artifact_id
+from pamp_pipelines.training.checkpoints import TRACKER
+from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.metrics import read_metrics
+from pamp_pipelines.training.outcome import KIND
+from pamp_pipelines.training.saved import Saved
+
+_OF_THE_LENGTH = ("iterations", "kept")
+"""Resolved parameters in which a run and one that goes on with it differ."""
+
+
+def find_shorter(
+    versions: Iterable[Path], parameters: dict[str, Any], inputs: list[str], stage_version: int
+) -> Path | None:
+    """The longest finished run that is the beginning of another one.
+
+    Args:
+        versions: directories of versions of the same model and training config.
+        parameters: resolved, of the other run; None is found without a declared horizon.
+        inputs: content of its inputs.
+        stage_version: of the training stage.
+    """
+    if "horizon" not in parameters:
+        return None
+    shorter: dict[int, Path] = {}
+    for directory in versions:
+        artifact = _finished(directory)
+        if artifact is None:
+            continue
+        theirs = artifact.manifest.declaration.get("resolved", {})
+        begun = {**parameters, **{name: theirs.get(name) for name in _OF_THE_LENGTH}}
+        length = begun["iterations"]
+        # the identity holds all that decides the weights
+        same = artifact.manifest.id == artifact_id(KIND, stage_version, inputs, begun)
+        if same and length is not None and length < parameters["iterations"]:
+            shorter[length] = directory
+    return shorter[max(shorter)] if shorter else None
+
+
+def _finished(directory: Path) -> Artifact | None:
+    return read_artifact(directory) if (directory / MANIFEST).is_file() else None
+
+
+def seed(job: TrainJob, warn: Callable[[str], None]) -> None:
+    """Give a version that has no checkpoint those of the run that it goes on with, and that run's metrics.
+
+    Files are linked where the file system can, and copied else. The tracker is written last: a process that is killed
+    here leaves a version that begins earlier, never one that claims more than it has.
+    """
+    if job.extends is None or Saved(job.checkpoints_dir).steps():
+        return
+    source = Saved(job.extends / "checkpoints")
+    last = source.tracker()
+    if last is None or not source.complete(last):
+        warn(f"{job.extends}: its last checkpoint is gone, so {job.name} cannot go on with it and starts at step 0")
+        return
+    records = [_as_of_a_longer_run(record, job) for record in read_metrics(job.extends / "metrics.jsonl")]
+    job.checkpoints_dir.mkdir(parents=True, exist_ok=True)
+    write_text(job.metrics_path, "".join(json.dumps(record) + "\n" for record in records))
+    for step in source.steps():
+        if step == last or (step in job.cadence and source.complete(step)):
+            _link(source.dir(step), Saved(job.checkpoints_dir).dir(step))
+    write_text(job.checkpoints_dir / TRACKER, str(last))
+
+
+def _as_of_a_longer_run(record: dict[str, Any], job: TrainJob) -> dict[str, Any]:
+    """Without the validation that a run has at its end only."""
+    interval = job.validation.interval
+    if interval is None or record["iteration"] % interval == 0:
+        return record
+    return {name: value for name, value in record.items() if not name.startswith("validation")}
+
+
+def _link(source: Path, target: Path) -> None:
+    unfinished = target.with_name(f".{target.name}.linked")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(source, unfinished, copy_function=_link_or_copy)
+    unfinished.rename(target)
+    fsync_dir(target.parent)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    with contextlib.suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copy2(source, target)
