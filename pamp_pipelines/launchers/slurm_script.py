@@ -61,6 +61,15 @@ _END = """\
 step=$!
 again=1
 while [ -n "$again" ]; do again=; wait "$step"; code=$?; done
+# srun ends with 0 when Slurm takes the job away with a node; the signal that ends the job hits squeue as well
+state=
+if [ "$code" -eq 0 ]; then
+  for attempt in 1 2 3 4; do
+    state=$(squeue --noheader --jobs="$job" --format=%T) && break
+    sleep 1
+  done
+  [ "${state:-RUNNING}" = RUNNING ] || code=143
+fi
 if [ "$code" -eq 143 ] || [ "$code" -eq 75 ]; then stopped=${stopped:-TERM}; fi"""
 # A busy controller is asked again. Once the job is back in the queue Slurm ends this shell, whose last status must then
 # not be taken for the job's: it becomes a process that ends with the first signal and writes nothing.

@@ -315,3 +315,48 @@ def test_paths_with_spaces_and_percents(slurm: SlurmCluster, bench: Bench, tmp_p
     assert SlurmLauncher().logs(read_handle(odd))[0] == f"{odd}\n"
     assert (read_handle(odd).log_dir / "batch.log").exists()
     assert os.environ["SLURM_CONF"] == slurm.env["SLURM_CONF"]
+
+
+def test_slurm_takes_what_a_profile_says(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("declared", "import os, time; print(os.environ['FROM_SETUP'], flush=True); time.sleep(300)")
+    compute = profile(
+        nodes=1,
+        partition="urgent",
+        constraint="cpu&local",
+        time="0-00:10",
+        cpus_per_node=2,
+        directives={"comment": "two words, one 'quote'", "nice": 7, "mem": "100M"},
+        setup=["export FROM_SETUP='set by a line of the profile'"],
+    )
+    launcher, handle = submit(bench, module, compute, None)
+    wait_for(lambda: launcher.logs(handle)[0] == "set by a line of the profile\n", LONG, "the line")
+    shown = slurm.command("scontrol", "show", "job", handle.id)
+    for text in (
+        *("Partition=urgent", "Features=cpu&local", "TimeLimit=00:10:00", "NumCPUs=2", "Nice=7"),
+        *("Comment=two words, one 'quote'", "MinMemoryNode=100M", "Requeue=1"),
+    ):
+        assert text in shown
+    assert launcher.cancel(handle).reason == "canceled"
+
+
+def test_a_node_is_drained_and_another_is_down(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    module = bench.write("drained", RANKS + "\n    time.sleep(300)\n")
+    launcher, handle = submit(bench, module, profile(nodes=1, requeue=False), None)
+    wait_for(lambda: bench.started(1), LONG, "start")
+    node = slurm.command("squeue", "-h", "-j", handle.id, "-o", "%N")
+    try:
+        slurm.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=broken fan")
+        assert launcher.poll(handle).reason == "running"  # a drained node takes no new jobs
+        wide = Bench(bench.root / "wide")
+        wide.root.mkdir()
+        (wide.root / "job.json").write_text("{}")
+        other, waiting = submit(wide, module, profile(nodes=2), 2)
+        wait_for(lambda: "drain" in other.poll(waiting).detail.lower(), LONG, "the reason why it waits")
+        assert other.poll(waiting).reason == "queued"
+        assert other.cancel(waiting).reason == "canceled"
+        slurm.command("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=broken fan")
+        wait_for(lambda: not launcher.poll(handle).running, LONG, "end")
+        ended = launcher.poll(handle)
+        assert (ended.reason, "NODE_FAIL" in ended.detail) == ("infrastructure", True), ended
+    finally:
+        slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")

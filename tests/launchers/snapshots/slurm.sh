@@ -58,6 +58,15 @@ srun --nodes=2 --ntasks=2 --cpus-per-task=32 --export=ALL --kill-on-bad-exit=0 -
 step=$!
 again=1
 while [ -n "$again" ]; do again=; wait "$step"; code=$?; done
+# srun ends with 0 when Slurm takes the job away with a node; the signal that ends the job hits squeue as well
+state=
+if [ "$code" -eq 0 ]; then
+  for attempt in 1 2 3 4; do
+    state=$(squeue --noheader --jobs="$job" --format=%T) && break
+    sleep 1
+  done
+  [ "${state:-RUNNING}" = RUNNING ] || code=143
+fi
 if [ "$code" -eq 143 ] || [ "$code" -eq 75 ]; then stopped=${stopped:-TERM}; fi
 if [ -n "$stopped" ] && [ "$code" -ne 0 ]; then
   for attempt in 1 2 3 4; do
