@@ -4,12 +4,15 @@ Declares 20 models, 20 training configs and 10 evaluations, reports checkpoints,
 its own, and measures
 
 * the time to load the definitions in a fresh process, beside that of ``import dagster`` alone, and
-* every GraphQL query that the UI itself sends for the pages below, by operation name, with Chromium.
+* every GraphQL query that the UI itself sends for the pages below, by operation name, with Chromium: wall seconds, and
+* the same queries executed again in this process: CPU seconds, the first time with Dagster's caches emptied.
 
-Prints one JSON object; exits with 1 when a limit is passed: CPU seconds of the load, wall seconds of a query.
+Prints one JSON object; exits with 1 when a limit is passed. Limits are of CPU seconds, which other load on the machine
+does not change much; on an idle one wall seconds are about the same.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -130,8 +133,8 @@ def load(project: Project, statement: str) -> dict[str, float]:
     return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2)}
 
 
-def look(project: Project) -> dict[str, dict[str, float]]:
-    """Seconds of the slowest answer to each of the UI's queries, by page and operation."""
+def look(project: Project) -> tuple[dict[str, dict[str, float]], dict[str, list[dict[str, Any]]]]:
+    """Seconds of the slowest answer to each of the UI's queries, by page and operation; and the queries themselves."""
     from playwright.sync_api import sync_playwright
 
     port = _free_port()
@@ -146,25 +149,77 @@ def look(project: Project) -> dict[str, dict[str, float]]:
             browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             seen: dict[str, float] = defaultdict(float)
-            page.on("requestfinished", lambda request: _note(request, seen))
+            sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            page.on("requestfinished", lambda request: _note(request, seen, sent))
             found = {}
             for name, path in PAGES.items():
                 seen.clear()
                 page.goto(f"http://127.0.0.1:{port}{path}")
+                if name == "graph":
+                    page.locator("foreignObject").first.wait_for(timeout=120_000)
+                    page.keyboard.press("Alt+e")  # open all groups
                 page.wait_for_timeout(12_000)
                 found[name] = {operation: round(seconds, 3) for operation, seconds in sorted(seen.items())}
             browser.close()
-        return found
+        return found, sent
     finally:
         server.terminate()
         server.wait()
 
 
-def _note(request: Any, seen: dict[str, float]) -> None:
+def _note(request: Any, seen: dict[str, float], sent: dict[str, list[dict[str, Any]]]) -> None:
     if not request.url.partition("?")[0].endswith("/graphql") or not request.post_data:
         return
-    operation = json.loads(request.post_data).get("operationName") or "unnamed"
+    query = json.loads(request.post_data)
+    operation = query.get("operationName") or "unnamed"
     seen[operation] = max(seen[operation], request.timing["responseEnd"] / 1000)
+    if query not in sent[operation]:
+        sent[operation].append(query)
+
+
+def replay(project: Project, sent: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """CPU seconds of each operation in this process: the slowest with empty caches, and the slowest right after."""
+    from dagster._core.workspace.context import WorkspaceProcessContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget
+    from dagster_graphql.schema import create_schema
+
+    schema = create_schema()
+    index = project.dagster_home / "history/runs/index.db"
+
+    def cpu_s(context: Any, query: dict[str, Any]) -> float:
+        async def answer() -> Any:
+            return await schema.execute_async(
+                query["query"],
+                variable_values=query.get("variables"),
+                operation_name=query.get("operationName"),
+                context_value=context.create_request_context(),
+            )
+
+        start = time.process_time()
+        answered = asyncio.run(answer())
+        taken = time.process_time() - start
+        assert not answered.errors, answered.errors
+        return taken
+
+    os.environ["PAMP_PROJECT"] = str(project.root)
+    found = {}
+    with (
+        open_instance(project) as instance,
+        WorkspaceProcessContext(
+            instance, WorkspaceFileTarget([str(project.root / "workspace.yaml")]), code_server_log_level="error"
+        ) as context,
+    ):
+        for operation, queries in sorted(sent.items()):
+            times = []
+            for query in queries:
+                with sqlite3.connect(index) as database:
+                    database.execute("UPDATE asset_keys SET cached_status_data = NULL")
+                times.append((cpu_s(context, query), cpu_s(context, query)))
+            found[operation] = {
+                "first_s": round(max(first for first, _ in times), 3),
+                "later_s": round(max(later for _, later in times), 3),
+            }
+    return found
 
 
 def _free_port() -> int:
@@ -196,15 +251,18 @@ def main() -> None:
         filled = fill(project, arguments.checkpoints) if not project.dagster_home.exists() else 0.0
         definitions = load(project, "from pamp_pipelines.definitions import defs; defs.get_repository_def()")
         dagster = load(project, "import dagster")
-        pages = look(project)
-    slowest = max((s, f"{page}: {name}") for page, names in pages.items() for name, s in names.items())
+        pages, sent = look(project)
+        queries = replay(project, sent)
+    slowest = max((times["first_s"], name) for name, times in queries.items())
     result = {
         "checkpoints": arguments.checkpoints,
         "fill_s": round(filled, 1),
         "definitions": definitions,
         "import_dagster": dagster,
-        "slowest_query": {"name": slowest[1], "seconds": slowest[0]},
-        "pages": pages,
+        "load_average": os.getloadavg()[0],
+        "slowest_query": {"name": slowest[1], "cpu_s": slowest[0]},
+        "queries_cpu": queries,
+        "pages_wall_s": pages,
     }
     print(json.dumps(result, indent=1))
     sys.exit(definitions["cpu_s"] > LOAD_LIMIT_S or slowest[0] > QUERY_LIMIT_S)
