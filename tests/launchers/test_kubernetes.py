@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 
 from pamp_pipelines.declarations.profile import ComputeProfile
@@ -51,6 +52,32 @@ def manifests() -> list[dict[str, object]]:
 
 def test_the_whole_manifests() -> None:
     assert manifests() == json.loads(SNAPSHOT.read_text()), "changed on purpose? write the new ones to the snapshot"
+
+
+def array_manifest() -> dict[str, object]:
+    run_dir = Path("/lake/run")
+    spec = WorkerSpec("pkg.worker", Path("/lake/plan.json"), run_dir, profile(claims={"lake": "/lake"}), tasks=16)
+    return job_manifest(spec, "c0ffee", run_dir / "logs/start", "pamp-c0ffee")
+
+
+def test_the_tasks_of_an_array_are_the_indices_of_one_job() -> None:
+    manifest = array_manifest()
+    assert (manifest["spec"]["completions"], manifest["spec"]["parallelism"]) == (16, 16)
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    env = {entry["name"]: entry for entry in container["env"]}
+    assert env["PAMP_TASK"]["valueFrom"] == env["PET_NODE_RANK"]["valueFrom"]
+    assert env["PAMP_TASKS"]["value"] == "16"
+    assert container["command"][-3:] == ["-m", "pkg.worker", "/lake/plan.json"]
+
+
+@pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
+def test_the_published_schemas_take_the_manifests(version: str) -> None:
+    for manifest in [*manifests(), array_manifest()]:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    wrong = array_manifest()
+    wrong["spec"]["paralelism"] = 16
+    with pytest.raises(kubernetes_validate.ValidationError, match="paralelism"):
+        kubernetes_validate.validate(wrong, version, strict=True)
 
 
 def test_an_image_is_needed() -> None:
