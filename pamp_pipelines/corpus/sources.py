@@ -1,14 +1,17 @@
 """Finding the files of a corpus: paths, folders, globs and fsspec URLs."""
 
+import contextlib
+import io
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.remote import ObjectMissing, filesystem, reaching
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -106,29 +109,32 @@ def _name(file: Path, root: Path) -> str:
 
 
 def _expand_remote(url: str) -> list[Location]:
-    import fsspec
-
     try:
-        filesystem, path = fsspec.core.url_to_fs(url)
-        if _GLOB.search(path):
-            paths = filesystem.glob(path)
-        elif filesystem.isdir(path):
-            paths = filesystem.find(path)
-        else:
-            paths = [path] if filesystem.isfile(path) else []
-        urls = [filesystem.unstrip_protocol(p) for p in sorted(paths) if filesystem.isfile(p)]
-    except (ImportError, ValueError, OSError) as error:
-        raise InputError(f"source {url!r}: cannot be listed: {error}") from error
+        with reaching(url):
+            store = filesystem(url)
+            path = store._strip_protocol(url)
+            if _GLOB.search(path):
+                found = store.glob(path, detail=True)
+            elif store.isdir(path):
+                found = store.find(path, detail=True)
+            else:
+                found = {path: store.info(path)} if store.isfile(path) else {}
+            urls = [store.unstrip_protocol(p) for p, info in sorted(found.items()) if info["type"] == "file"]
+    except InputError as error:
+        raise InputError(f"source {url!r}: cannot be listed: {error}") from None
     return [Location(u, u) for u in urls if not u.rsplit("/", 1)[1].startswith(".")]
 
 
 def open_source(url: str) -> BinaryIO:
-    """The file's bytes as they are stored. Seekable for local files and for most fsspec filesystems."""
+    """The file's bytes as they are stored. Seekable for local files and for most fsspec filesystems.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        StorageError, InputError: the store of a URL does not answer, or refuses; also while the stream is read.
+    """
     if not is_remote(url):
         return Path(url).open("rb")
-    import fsspec
-
-    return cast(BinaryIO, fsspec.open(url, "rb").open())
+    return cast(BinaryIO, _RemoteFile(url))
 
 
 def stat_source(url: str) -> tuple[int, str]:
@@ -136,8 +142,52 @@ def stat_source(url: str) -> tuple[int, str]:
     if not is_remote(url):
         status = Path(url).stat()
         return status.st_size, f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
-    import fsspec
+    with _found(url):
+        store = filesystem(url)
+        path = store._strip_protocol(url)
+        store.invalidate_cache()
+        return int(store.size(path)), str(store.ukey(path))
 
-    filesystem, path = fsspec.core.url_to_fs(url)
-    filesystem.invalidate_cache()
-    return int(filesystem.size(path)), str(filesystem.ukey(path))
+
+@contextlib.contextmanager
+def _found(url: str) -> Iterator[None]:
+    """`reaching`, with what is missing as for a local file."""
+    try:
+        with reaching(url):
+            yield
+    except ObjectMissing as error:
+        raise FileNotFoundError(str(error)) from None
+
+
+class _RemoteFile(io.RawIOBase):
+    """An object that is read in ranges, as far as the backend can; its failures are those of `remote.reaching`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        with _found(url):
+            store = filesystem(url)
+            self._file = store.open(store._strip_protocol(url), "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        with _found(self._url):
+            return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: "memoryview | bytearray", /) -> int:  # type: ignore[override]
+        with _found(self._url):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()

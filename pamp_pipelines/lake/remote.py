@@ -140,13 +140,7 @@ class RemoteStore:
 
     @cached_property
     def _fs(self) -> Any:
-        import fsspec
-
-        options = {**_DEFAULTS.get(self.protocol, {}), **fsspec.config.conf.get(self.protocol, {})}
-        filesystem = fsspec.core.url_to_fs(self.url, use_listings_cache=False, **options)[0]
-        if hasattr(filesystem, "retries"):  # s3fs's own, on top of those of the client below it
-            filesystem.retries = 2
-        return filesystem
+        return filesystem(self.url)
 
     def _at(self, path: str) -> str:
         return f"{self._fs._strip_protocol(self.url).rstrip('/')}/{path}"
@@ -155,35 +149,55 @@ class RemoteStore:
         if self.protocol not in ("s3", "gs", "gcs", "abfs", "az"):  # object stores have no folders
             self._fs.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
 
-    @contextlib.contextmanager
-    def _reaching(self, path: str) -> Iterator[None]:
-        """Turn what a backend raises, which is of many libraries, into errors of this project."""
-        url = self.url_of(path)
-        try:
-            yield
-        except (ImportError, ValueError) as error:
-            extra = _EXTRAS.get(self.protocol, f"the fsspec package for {self.protocol}://")
-            raise InputError(f"{url}: cannot be opened ({_said(error)}); is it installed? {extra}") from None
-        except FileNotFoundError as error:
-            if "bucket" in str(error).lower():
-                raise InputError(f"{self.url}: the bucket does not exist; create it, or correct PAMP_LAKE.") from None
-            raise ObjectMissing(f"{url}: no such object") from None
-        except PermissionError as error:
-            raise InputError(
-                f"{url}: access is refused ({_said(error)}); {self._credentials}, with the right to list, read, write "
-                "and delete there."
-            ) from None
-        except Exception as error:
-            if "Credentials" in type(error).__name__:
-                raise InputError(f"{url}: no credentials; {self._credentials}.") from None
-            raise StorageError(
-                f"{url}: the store does not answer ({type(error).__name__}: {_said(error)}). Nothing is lost: run it "
-                "again when it does."
-            ) from None
+    def _reaching(self, path: str) -> contextlib.AbstractContextManager[None]:
+        return reaching(self.url_of(path))
 
-    @property
-    def _credentials(self) -> str:
-        return _CREDENTIALS.get(self.protocol, f"give {self.protocol}:// its credentials")
+
+def filesystem(url: str) -> Any:
+    """The fsspec filesystem of a URL, without its cache of listings: others write there too."""
+    import fsspec
+
+    protocol = url.partition("://")[0]
+    options = {**_DEFAULTS.get(protocol, {}), **fsspec.config.conf.get(protocol, {})}
+    found = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)[0]
+    if hasattr(found, "retries"):  # s3fs's own, on top of those of the client below it
+        found.retries = 2
+    return found
+
+
+@contextlib.contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Turn what a backend raises, which is of many libraries, into errors of this project.
+
+    Raises:
+        ObjectMissing: there is no such object.
+        InputError: the backend is not installed, the bucket does not exist, credentials are missing or refused.
+        StorageError: the store does not answer.
+    """
+    protocol, _, rest = url.partition("://")
+    credentials = _CREDENTIALS.get(protocol, f"give {protocol}:// its credentials")
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        extra = _EXTRAS.get(protocol, f"the fsspec package for {protocol}://")
+        raise InputError(f"{url}: cannot be opened ({_said(error)}); is it installed? {extra}") from None
+    except FileNotFoundError as error:
+        if "bucket" in str(error).lower():
+            bucket = f"{protocol}://{rest.split('/')[0]}"
+            raise InputError(f"{bucket}: the bucket does not exist; create it, or correct the URL.") from None
+        raise ObjectMissing(f"{url}: no such object") from None
+    except PermissionError as error:
+        raise InputError(
+            f"{url}: access is refused ({_said(error)}); {credentials}, with the right to list and read there, and for "
+            "a lake to write and delete."
+        ) from None
+    except Exception as error:
+        if "Credentials" in type(error).__name__:
+            raise InputError(f"{url}: no credentials; {credentials}.") from None
+        raise StorageError(
+            f"{url}: the store does not answer ({type(error).__name__}: {_said(error)}). Nothing is lost: run it again "
+            "when it does."
+        ) from None
 
 
 def _token(info: dict[str, Any]) -> str:

@@ -136,7 +136,7 @@ def test_without_credentials_the_variables_are_named(machines: Machines, monkeyp
 
 
 def test_a_bucket_that_does_not_exist(s3: S3Server) -> None:
-    with pytest.raises(InputError, match="the bucket does not exist; create it, or correct PAMP_LAKE"):
+    with pytest.raises(InputError, match="the bucket does not exist; create it, or correct the URL"):
         RemoteStore("s3://no-such-bucket/lake").write("catalogue/x", b"1")
 
 
