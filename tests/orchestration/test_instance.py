@@ -65,6 +65,7 @@ def test_an_unknown_template_is_refused(project: Project, monkeypatch: pytest.Mo
     assert not project.dagster_home.exists()
 
 
+@pytest.mark.slow
 def test_four_runs_at_once_lose_no_event_in_sqlite(project: Project) -> None:
     """The home is new: they also create its databases at once."""
     observe_at_once(project)
