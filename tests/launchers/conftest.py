@@ -95,6 +95,8 @@ class Bench:
         script = f"""
 from pathlib import Path
 import signal
+# a shell that starts the tests in the background has them, and all that they start, ignore SIGINT
+signal.signal(signal.SIGINT, signal.default_int_handler)
 {prelude}
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.launchers import run_worker
