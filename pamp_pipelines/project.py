@@ -60,11 +60,10 @@ class Project:
             while not place.exists():
                 place = place.parent
             return shutil.disk_usage(place).total // 2
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgtKMGT]?)[bB]?\s*", text)
-        try:
-            return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " ")) if match else int(text)
-        except ValueError:
-            raise InputError(f"PAMP_LAKE_CACHE_BYTES={text!r}: no size; give bytes, or e.g. 500GB") from None
+        match = re.fullmatch(r"(\d+|\d+\.\d*)([kmgt]?)b?", text.strip().lower().replace(" ", ""))
+        if match is None:
+            raise InputError(f"PAMP_LAKE_CACHE_BYTES={text!r}: no size; give bytes, or e.g. 500GB")
+        return int(float(match[1]) * 1000 ** ("", "k", "m", "g", "t").index(match[2]))
 
     @property
     def dagster_home(self) -> Path:

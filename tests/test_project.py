@@ -54,3 +54,33 @@ def test_lake_and_dagster_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("DAGSTER_HOME", "/elsewhere/home")
     assert Project(root).lake == Path("/elsewhere/lake")
     assert Project(root).dagster_home == Path("/elsewhere/home")
+
+
+def test_a_lake_at_a_url_has_a_working_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAMP_LAKE_CACHE", "PAMP_LAKE_CACHE_BYTES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PAMP_LAKE", "s3://bucket/team/lake/")
+    project = Project(root)
+    assert project.lake_url == "s3://bucket/team/lake"
+    first = project.lake
+    assert first.parent == root / "data/lakes"
+    assert project.lake_budget > 0
+    monkeypatch.setenv("PAMP_LAKE", "s3://bucket/other")
+    assert project.lake != first
+    monkeypatch.setenv("PAMP_LAKE_CACHE", "/fast/disk")
+    assert project.lake == Path("/fast/disk")
+    monkeypatch.setenv("PAMP_LAKE", "file:///shared/lake")
+    assert (project.lake_url, project.lake) == (None, Path("/shared/lake"))
+
+
+@pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("500GB", 500 * 10**9), (" 1.5t ", 15 * 10**11)])
+def test_the_budget_of_the_cache(root: Path, monkeypatch: pytest.MonkeyPatch, text: str, size: int) -> None:
+    monkeypatch.setenv("PAMP_LAKE_CACHE_BYTES", text)
+    assert Project(root).lake_budget == size
+
+
+@pytest.mark.parametrize("text", ["much", "5 XB", "1.2.3G", "-1"])
+def test_a_budget_that_is_no_size(root: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PAMP_LAKE_CACHE_BYTES", text)
+    with pytest.raises(InputError, match=r"PAMP_LAKE_CACHE_BYTES=.*500GB"):
+        _ = Project(root).lake_budget

@@ -1,0 +1,122 @@
+"""Runs in a lake at a URL: who owns a version, and checkpoints that are published while the run goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from pamp_pipelines.errors import StorageError
+from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.cache import units_here
+from pamp_pipelines.lake.catalogue import refresh
+from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.leases import leasing
+from pamp_pipelines.lake.manifest import FileEntry, Manifest
+from pamp_pipelines.lake.mirror import Mirror
+from pamp_pipelines.lake.publication import Publisher, publish_all, publish_record
+from pamp_pipelines.lake.remote import RemoteStore
+from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.training.kept import read_intact, read_kept
+from pamp_pipelines.training.versions import select_version
+from tests.s3_server import Machines
+
+KEY = CheckpointKey("m", "c", 1, 4)
+
+
+def entry(root: Path, name: str, data: str) -> FileEntry:
+    write_text(root / name, data)
+    return FileEntry(path=name, bytes=len(data), sha256=sha256_file(root / name))
+
+
+def run(mirror: Mirror) -> Path:
+    """A version that has kept a checkpoint and goes on; returns the record."""
+    lake = Lake(mirror.root)
+    select_version(lake, "m", "c", "id", fresh=False)
+    folder = lake.version_dir("m", "c", 1)
+    write_text(folder / "job.json", "{}")
+    files = tuple(entry(folder, f"checkpoints/iter_0000004/{name}", name * 50) for name in (".metadata", "0.distcp"))
+    record = Manifest(
+        kind="checkpoint",
+        id="checkpoint",
+        content="c",
+        created="now",
+        files=files,
+        stats={"step": 4},
+        location="checkpoints/iter_0000004",
+    )
+    write_text(lake.kept_record(KEY), record.model_dump_json())
+    return lake.kept_record(KEY)
+
+
+def finish(record: Path) -> None:
+    folder = record.parent.parent
+    files = tuple(entry(folder, name, text) for name, text in (("job.json", "{}"), ("metrics.jsonl", "{}\n")))
+    manifest = Manifest(kind="pretrained_checkpoint", id="id", content="r", created="now", files=files)
+    write_text(folder / "manifest.json", manifest.model_dump_json())
+
+
+def test_a_kept_checkpoint_of_a_run_that_goes_on_can_be_staged_elsewhere(machines: Machines) -> None:
+    first, second = machines.mirror("first"), machines.mirror("second")
+    with Publisher() as publisher:
+        publisher.add(run(first))
+    assert publisher.problems() == []
+    refresh(second)
+    lake = Lake(second.root)
+    assert list(lake.kept_checkpoints()) == [KEY]
+    assert (lake.version_dir("m", "c", 1) / "job.json").is_file()
+    location = Path(str(read_kept(lake, KEY).location))
+    assert not location.exists()
+    read_intact(lake, KEY)
+    assert (location / "0.distcp").read_text() == "0.distcp" * 50
+
+
+def test_a_store_that_is_away_does_not_end_a_run(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = machines.mirror("first")
+    record = run(first)
+
+    def away(*_: object) -> None:
+        raise StorageError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteStore, "upload", away)
+        with Publisher() as publisher:
+            publisher.add(record)
+            publisher._pool.shutdown(wait=True)
+            assert publisher.problems() == ["the store does not answer"]
+    assert "runs/m/c/v0001/kept/0000004.json" not in machines.store.list("catalogue")
+    # the finished run brings its checkpoints along
+    finish(record)
+    publish_all(first.root)
+    assert "runs/m/c/v0001/kept/0000004.json" in machines.store.list("catalogue")
+    assert "runs/m/c/v0001/checkpoints/iter_0000004/0.distcp" in machines.store.list("payload")
+
+
+def test_a_version_that_is_trained_elsewhere_is_not_taken_over(machines: Machines) -> None:
+    first, second = machines.mirror("first"), machines.mirror("second")
+    record = run(first)
+    assert select_version(Lake(first.root), "m", "c", "id", fresh=False) == 1, "its own is resumed"
+    refresh(second)
+    assert select_version(Lake(second.root), "m", "c", "id", fresh=False) == 2
+    finish(record)
+    publish_all(first.root)
+    refresh(third := machines.mirror("third"))
+    assert select_version(Lake(third.root), "m", "c", "id", fresh=False) == 1, "a finished one is found"
+
+
+def test_two_machines_never_claim_the_same_number(machines: Machines) -> None:
+    """Neither has seen the other's claim when it makes its own."""
+    numbers = [select_version(Lake(machines.mirror(m).root), "m", "c", m, fresh=False) for m in ("first", "second")]
+    assert numbers == [1, 2]
+
+
+def test_checkpoints_of_a_run_that_goes_on_are_no_cache(machines: Machines) -> None:
+    first = machines.mirror("first", budget=10)
+    record = run(first)
+    payload = record.parent.parent / "checkpoints/iter_0000004/0.distcp"
+    with leasing():
+        publish_record(record)
+    assert list(units_here(first)) == []
+    assert payload.exists()
+    finish(record)
+    publish_all(first.root)
+    assert not payload.exists(), "published, finished, and over the budget"
+    read_kept(Lake(first.root), KEY)
