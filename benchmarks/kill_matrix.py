@@ -2,9 +2,9 @@
 
 The instance is a team's: a PostgreSQL of its own, and webserver, daemon and code server as processes of their own, as
 under systemd. A tiny model trains on a CPU, one training for all cases. Prints a row for each case, with the seconds
-until the UI was true (for a worker that was killed: until another one had saved), and exits with 1 at the first that does
-not hold: no process of the training left behind, no checkpoint lost, the state in the UI true within 60 s of recovery,
-the training resumed.
+until the UI was true (for a worker that was killed: until another one had saved), and exits with 1 at the first that
+does not hold: no process of the training left behind, no checkpoint lost, the state in the UI true within 60 s of
+recovery, the training resumed.
 
 The seconds between two attempts (`orchestration/retries.py`) and between two looks of sensors are shortened.
 """
