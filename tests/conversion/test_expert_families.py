@@ -35,10 +35,10 @@ _LATENT = {
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "mixtral": {"model_type": "mixtral", "head_dim": 20, "num_local_experts": 9, "sliding_window": None},
-    "qwen2_moe": {"model_type": "qwen2_moe", **_EXPERTS, "shared_expert_intermediate_size": 36},
+    "qwen2_moe": {"model_type": "qwen2_moe", "head_dim": 20, **_EXPERTS, "shared_expert_intermediate_size": 36},
     "qwen2_moe-mixed": {
-        "model_type": "qwen2_moe", **_EXPERTS, "shared_expert_intermediate_size": 36, "decoder_sparse_step": 2,
-        "qkv_bias": False,
+        "model_type": "qwen2_moe", "head_dim": 20, **_EXPERTS, "shared_expert_intermediate_size": 36,
+        "decoder_sparse_step": 2, "qkv_bias": False,
     },
     "qwen3_moe": {"model_type": "qwen3_moe", "head_dim": 20, **_EXPERTS, "norm_topk_prob": True},
     "qwen3_moe-mixed": {"model_type": "qwen3_moe", "head_dim": 20, **_EXPERTS, "mlp_only_layers": [1]},
@@ -220,6 +220,50 @@ def test_multi_token_prediction_goes_both_ways(
     found = weights(exported(target / "checkpoint" / "release", target / "hf_template"))
     assert found.keys() == hf.keys()
     assert all(torch.equal(found[name], value) for name, value in hf.items())
+
+
+def test_prediction_tensors_written_down_by_hand(
+    source: Any, weights: Any, imported: Any, load_checkpoint: Any, tmp_path: Path
+) -> None:
+    """Megatron's layer of multi-token prediction, independent of the tables; no library runs it, so no logits tell."""
+    directory = with_prediction(source("deepseek_v3"), tmp_path / "source", lambda tensors: None)
+    prefix = f"model.layers.{LAYERS}."
+    hf = {n.removeprefix(prefix): t for n, t in weights(directory).items() if n.startswith(prefix)}
+    attention = {
+        "linear_q_down_proj.weight": "q_a_proj.weight",
+        "linear_q_up_proj.layer_norm_weight": "q_a_layernorm.weight",
+        "linear_q_up_proj.weight": "q_b_proj.weight",
+        "linear_kv_down_proj.weight": "kv_a_proj_with_mqa.weight",
+        "linear_kv_up_proj.layer_norm_weight": "kv_a_layernorm.weight",
+        "linear_kv_up_proj.weight": "kv_b_proj.weight",
+        "linear_proj.weight": "o_proj.weight",
+    }
+    experts = range(8)
+    down = [hf[f"mlp.experts.{e}.down_proj.weight"] for e in experts]
+
+    def gate_up(module: str) -> torch.Tensor:
+        return torch.cat([hf[f"mlp.{module}.gate_proj.weight"], hf[f"mlp.{module}.up_proj.weight"]])
+
+    layer = {
+        "input_layernorm.weight": hf["input_layernorm.weight"],
+        **{f"self_attention.{ours}": hf[f"self_attn.{theirs}"] for ours, theirs in attention.items()},
+        "pre_mlp_layernorm.weight": hf["post_attention_layernorm.weight"],
+        "mlp.router.weight": hf["mlp.gate.weight"],
+        "mlp.router.expert_bias": hf["mlp.gate.e_score_correction_bias"],
+        "mlp.experts.experts.linear_fc1.weight": torch.stack([gate_up(f"experts.{e}") for e in experts]),
+        "mlp.experts.experts.linear_fc2.weight": torch.stack(down),
+        "mlp.shared_experts.linear_fc1.weight": gate_up("shared_experts"),
+        "mlp.shared_experts.linear_fc2.weight": hf["mlp.shared_experts.down_proj.weight"],
+    }
+    expected = {
+        **{f"mtp.layers.0.{name}.weight": hf[f"{name}.weight"] for name in ("enorm", "hnorm", "eh_proj")},
+        "mtp.layers.0.final_layernorm.weight": hf["shared_head.norm.weight"],
+        **{f"mtp.layers.0.transformer_layer.{name}": tensor for name, tensor in layer.items()},
+    }
+    stored = load_checkpoint(imported(directory) / "checkpoint" / "release")
+    found = {key: tensor for key, tensor in stored.items() if key.startswith("mtp.")}
+    assert found.keys() == expected.keys()
+    assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []
 
 
 def test_declared_prediction_without_weights_is_left_out(source: Any, imported: Any, tmp_path: Path) -> None:

@@ -146,6 +146,30 @@ def test_config_is_kept_but_for_what_the_weights_decide(build: Any, imported: An
     assert after == old | {"torch_dtype": "float32", "architectures": ["Qwen2ForCausalLM"]}
 
 
+def test_every_file_beside_the_weights_is_in_the_export(
+    build: Any, imported: Any, exported: Any, tmp_path: Path
+) -> None:
+    """Tokenizers of all kinds, chat templates, generation settings and licences, byte for byte."""
+    import shutil
+
+    source = tmp_path / "source"
+    shutil.copytree(build("llama", False, "bfloat16"), source)
+    names = (
+        "generation_config.json", "tokenizer.model", "tokenizer.json", "tokenizer_config.json", "vocab.json",
+        "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja", "qwen.tiktoken",
+        "additional_chat_templates/tool_use.jinja", "LICENSE", "README.md", "tekken.json", "preprocessor_config.json",
+    )  # fmt: skip
+    for number, name in enumerate(names):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_bytes(json.dumps({"n": number}).encode() + b"\r\n \xff"[: 3 + number % 2])
+    target = imported(source)
+    result = exported(target / "checkpoint" / "release", target / "hf_template")
+    for name in names:
+        if name != "README.md":  # an export has a model card of its own
+            assert (result / name).read_bytes() == (source / name).read_bytes(), name
+    assert (result / "README.md").is_file()
+
+
 def test_values_beyond_float16(build: Any, weights: Any, reference: Any, exported: Any, tmp_path: Path) -> None:
     source = build("llama", False, "bfloat16")
     tensors = reference(weights(source), "llama", False)

@@ -328,26 +328,45 @@ def test_digests_are_remembered_until_a_file_changes(tmp_path: Path, monkeypatch
     assert identity.digests([file], tmp_path, cache) == identity.digests([file], tmp_path, None)
 
 
-def test_memory_does_not_grow_with_the_model(config_of: Any, tmp_path: Path) -> None:
-    """Resident memory of an import (it maps no file) of 5 and of 190 MB is the same but for the plan.
+def peak_of_import(source: Path, target: Path) -> int:
+    """Peak resident memory in MiB of an import (it maps no file), where torch and Megatron cannot be imported at all.
 
     Read from /proc: `ru_maxrss` of a new process begins at the size of the one that started it, here that of the tests.
     """
-    peaks = []
-    for layers in (2, 80):
-        changes = {"num_hidden_layers": layers, "hidden_size": 240, "intermediate_size": 720, "head_dim": 20}
-        source = write_model(tmp_path / f"source{layers}", config_of("llama", **changes))
-        script = f"""
+    script = f"""
+import sys
+sys.modules |= dict.fromkeys(("torch", "megatron", "transformers"))  # an import of them raises
 from pathlib import Path
 from pamp_pipelines.conversion import stage, worker
 from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import plain_import_job
 stage.run_worker = lambda module, job, run_dir, **_: worker.main(job)
-import_hf(plain_import_job(Path({str(source)!r}), Path({str(tmp_path / f"out{layers}")!r})))
+import_hf(plain_import_job(Path({str(source)!r}), Path({str(target)!r})))
 (peak,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 print(int(peak) // 1024)
 """
-        done = subprocess.run([sys.executable, "-c", script], check=True, timeout=120, capture_output=True, text=True)
-        peaks.append(int(done.stdout))
-        assert (source / "model.safetensors").stat().st_size > layers * 1_000_000
-    assert abs(peaks[1] - peaks[0]) < 15, peaks
+    done = subprocess.run([sys.executable, "-c", script], check=True, timeout=240, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def test_memory_does_not_grow_with_layers_or_experts(config_of: Any, tmp_path: Path) -> None:
+    """10, 80 and 80 MB: the peak is the same but for the plan. Nothing that builds a model could have been called."""
+    sizes = {"hidden_size": 200, "intermediate_size": 420, "head_dim": 20, "vocab_size": 251}
+    experts = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 64,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 60,
+    }  # fmt: skip
+    configs = {
+        "8 layers": config_of("llama", num_hidden_layers=8, **sizes),
+        "64 layers": config_of("llama", num_hidden_layers=64, **sizes),
+        "8 layers of 64 experts": config_of("qwen3", num_hidden_layers=8, **sizes, **experts),
+    }
+    peaks, weights = {}, {}
+    for name, config in configs.items():
+        source = write_model(tmp_path / name, config)
+        weights[name] = (source / "model.safetensors").stat().st_size
+        peaks[name] = peak_of_import(source, tmp_path / f"{name}, imported")
+    few, *more = weights.values()
+    assert all(size > 6 * few for size in more), weights
+    few, *more = peaks.values()
+    assert all(abs(peak - few) < 12 for peak in more), peaks

@@ -4,7 +4,7 @@ Import and export share the table, so a mistake that both make alike survives a 
 comparison with an independent description of Megatron's layout (`reference`), nor a forward pass.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,16 @@ import pytest
 import torch
 
 from pamp_pipelines.conversion import layout as layout_module
-from pamp_pipelines.conversion.architectures import Architecture, Entry, Op
+from pamp_pipelines.conversion.architectures import Architecture, Entry, Op, architecture_of
 from pamp_pipelines.conversion.architectures.qwen2 import QWEN2
+from pamp_pipelines.conversion.hf_source import read_source
+from pamp_pipelines.conversion.layout import layout_of
+from pamp_pipelines.conversion.plan import plan_import
 from pamp_pipelines.conversion.verify_files import verify_checkpoint_files
 from pamp_pipelines.errors import InputError, VerificationFailed
+from tests.conversion.test_expert_families import CONFIGS, source, with_prediction
+
+__all__ = ["source"]
 
 
 def mutations(entry: Entry) -> Iterator[tuple[str, tuple[Entry, ...]]]:
@@ -35,7 +41,8 @@ def mutations(entry: Entry) -> Iterator[tuple[str, tuple[Entry, ...]]]:
     if entry.op is Op.GROUP_QKV:
         yield "joined instead of grouped", (replace(entry, op=Op.JOIN),)
     if entry.op is Op.JOIN:
-        yield "key of another entry", (replace(entry, key="decoder.layers.mlp.linear_fc2.weight"),)
+        other = entry.key.rpartition("mlp.")[0] + "mlp.linear_fc2.weight"
+        yield "key of another entry", (replace(entry, key=other),)
 
 
 def with_source(entry: Entry, number: int, name: str) -> Entry:
@@ -75,6 +82,63 @@ def test_mutated_entry(
     assert stored.keys() == expected.keys()
     different = [key for key, tensor in expected.items() if not torch.equal(stored[key], tensor)]
     assert different == [QWEN2.entries[number].key]
+
+
+# every family --------------------------------------------------------------------------------------------------------
+
+_DENSE = ("llama", "mistral", "qwen3")
+FAMILY_NAMES = (*_DENSE, *CONFIGS, "deepseek_v3 with prediction")
+UNSEEN_BY_PLANS = ("sources reversed", "joined instead of grouped", "key of another entry")
+"""Mistakes that move as many elements between the same places, and a name that nothing else has."""
+
+
+@pytest.fixture
+def sources(build: Any, source: Any, tmp_path: Path) -> Callable[[str], Path]:
+    """The Hugging Face directory of any family, that of DeepSeek-V3 also with multi-token prediction."""
+
+    def find(family: str) -> Path:
+        if family in _DENSE:
+            return Path(build(family, False, "bfloat16"))
+        if family in CONFIGS:
+            return Path(source(family))
+        return with_prediction(source("deepseek_v3"), tmp_path / "prediction", lambda tensors: None)
+
+    return find
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_every_mutated_entry_is_found(
+    family: str, sources: Any, imported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the plan; else by the verdict of the right table on the checkpoint that the wrong one wrote."""
+    directory = sources(family)
+    hf = read_source(directory)
+    right = architecture_of(hf.config)
+    held = {entry.key for entry in layout_of(hf.config).entries if next(layout_of(hf.config).blocks_of(entry), None)}
+    assert len(held) >= 9
+    unseen = set()
+    for number, entry in enumerate(right.entries):
+        if entry.key not in held or not entry.when.holds(hf.config):
+            continue
+        for what, stands in mutations(entry):
+            wrong = replace(right, entries=(*right.entries[:number], *stands, *right.entries[number + 1 :]))
+            with monkeypatch.context() as patch:
+                patch.setattr(layout_module, "architecture_of", lambda _, table=wrong: table)
+                try:
+                    plan_import(layout_of(hf.config), hf)
+                except (InputError, VerificationFailed):
+                    continue
+                assert what in UNSEEN_BY_PLANS, f"{entry.key}: {what}"
+                unseen.add(entry.key)
+                target = imported(directory)
+            _, whole, equal = verify_checkpoint_files(directory, target).checks
+            assert not equal.passed, f"{entry.key}: {what}"
+            if what == "key of another entry":
+                assert f"{entry.key.rpartition('.mlp.')[2]} is missing" in whole.description
+            else:
+                assert entry.sources[0].name.split(".")[-2] in equal.description
+    joined = {entry.key for entry in right.entries if len(entry.sources) > 1 and entry.key in held}
+    assert unseen == joined
 
 
 def test_the_verdict_of_the_right_table_on_a_wrong_checkpoint(

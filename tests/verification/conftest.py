@@ -104,6 +104,46 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """config.json of each; hidden / heads is 8."""
 
+
+def randomised(family: str, seed: int) -> dict[str, Any]:
+    """The config of a family with random epsilon, rotary base and scaling; the latter by the seed's parity.
+
+    An even seed gives what models are released with most: Llama 3's scaling by 8 or 32 in turn, YaRN for DeepSeek.
+    """
+    random = np.random.default_rng([seed, *family.encode()])
+    latent = family.startswith(("deepseek", "moonlight"))
+    original = int(random.integers(24, 150))
+    if seed % 2 and (latent or random.random() < 0.3):
+        scaling: dict[str, Any] = {"rope_type": "linear", "factor": float(random.uniform(1.5, 9.0))}
+        scaling = {"rope_type": "default"} if latent else scaling
+    elif seed % 2 or latent:
+        scaling = {
+            "rope_type": "yarn", "factor": float(random.choice([4.0, 8.0, 32.0, 40.0])),
+            "beta_fast": float(random.uniform(8, 40)), "beta_slow": float(random.uniform(0.5, 3)),
+            "original_max_position_embeddings": original,
+        }  # fmt: skip
+        if latent:
+            scaling |= {"mscale": float(random.uniform(0.6, 1.2)), "mscale_all_dim": float(random.uniform(0.6, 1.2))}
+    else:
+        scaling = {
+            "rope_type": "llama3", "factor": (8.0, 32.0)[seed // 2 % 2], "original_max_position_embeddings": original,
+            "low_freq_factor": float(random.uniform(0.5, 2)), "high_freq_factor": float(random.uniform(3, 6)),
+        }  # fmt: skip
+    scaling["rope_theta"] = float(np.exp(random.uniform(np.log(300), np.log(3e6))))
+    epsilon = float(np.exp(random.uniform(np.log(1e-7), np.log(1e-3))))
+    return {**FAMILIES[family], "rms_norm_eps": epsilon, "rope_parameters": scaling}
+
+
+BASE_FAMILIES = (
+    "llama", "llama-tied", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2",
+    "deepseek_v3", "moonlight",
+)  # fmt: skip
+RANDOM = {
+    f"{family}, seed {seed}": randomised(family, seed)
+    for number, family in enumerate(BASE_FAMILIES)
+    for seed in (2 * number, 2 * number + 1)
+}
+
 _DIVISIBLE: dict[str, Any] = {"num_hidden_layers": 4, "num_attention_heads": 8}
 DIVIDED: dict[str, tuple[dict[str, Any], tuple[Division, ...]]] = {
     "llama": (
@@ -254,6 +294,8 @@ def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory)
         for number, (name, table) in enumerate(wrong_tables(config)):
             checkpoint = import_with(table, config, models[family].source, root / f"{family}{number}")
             cases.append(case(f"{family}: {name}", models[family], checkpoint=checkpoint))
+    for name, config in RANDOM.items():
+        cases.append(case(name, _convert(config, root / name)))
     for family, (config, divisions) in DIVIDED.items():
         model = _convert(config, root / f"{family} divided")
         cases.append(case(f"{family} divided", model, layers=None, divisions=divisions))

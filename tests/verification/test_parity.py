@@ -5,7 +5,7 @@ import pytest
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.compare import LOGITS
 from pamp_pipelines.verification.construction import CONSTRUCTION
-from tests.verification.conftest import FAMILIES, WITH_WRONG_TABLES
+from tests.verification.conftest import FAMILIES, RANDOM, WITH_WRONG_TABLES
 from tests.verification.wrong_tables import wrong_tables
 
 Verdicts = dict[str, dict[str, CheckResult]]
@@ -21,6 +21,24 @@ def test_a_converted_model_is_the_same_model(verdicts: Verdicts, family: str) ->
     assert logits.metadata["max_abs_logit"] > 1.0, "a difference is small beside logits of some size only"
     assert logits.metadata["positions"] >= 64
     assert verdicts[family][CONSTRUCTION].passed, verdicts[family][CONSTRUCTION].description
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_epsilons_and_rotary_settings(verdicts: Verdicts, name: str) -> None:
+    """Inverse frequencies are equal bit for bit, and so are the models beyond the original context."""
+    construction, logits = verdicts[name][CONSTRUCTION], verdicts[name][LOGITS]
+    assert construction.passed, construction.description
+    assert logits.passed, logits.description
+    assert logits.metadata["max_abs_diff"] < 4e-5
+    original = RANDOM[name]["rope_parameters"].get("original_max_position_embeddings", 0)
+    assert logits.metadata["positions"] == original + 64
+
+
+def test_random_settings_hold_each_kind_of_scaling() -> None:
+    kinds = [(c["rope_parameters"]["rope_type"], c["rope_parameters"].get("factor")) for c in RANDOM.values()]
+    assert {("llama3", 8.0), ("llama3", 32.0)} <= set(kinds)
+    assert {"default", "linear", "llama3", "yarn"} == {kind for kind, _ in kinds}
+    assert len({c["rms_norm_eps"] for c in RANDOM.values()}) == len(RANDOM)
 
 
 def test_positions_beyond_the_original_context_are_compared(verdicts: Verdicts) -> None:

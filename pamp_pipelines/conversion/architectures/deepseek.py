@@ -28,8 +28,8 @@ from pamp_pipelines.conversion.architectures.moe import (
     balancing,
     expert_arguments,
     expert_dimensions,
-    experts,
     in_dense_layers,
+    projected_experts,
     shared_experts,
     top_one_unsupported,
 )
@@ -48,7 +48,6 @@ from pamp_pipelines.conversion.architectures.table import (
     tied,
 )
 
-_EXPERT = "mlp.experts.{expert}."
 _HAS_SHARED = When("n_shared_experts is not 0", lambda config: _shared(config) > 0)
 _HAS_BIAS = When(
     "topk_method is noaux_tc or absent", lambda config: config.get("topk_method", "noaux_tc") == "noaux_tc"
@@ -56,7 +55,7 @@ _HAS_BIAS = When(
 _PREDICTS = When("num_nextn_predict_layers is not 0", lambda config: count(config, "num_nextn_predict_layers") > 0)
 
 _SPARSE = (
-    *experts("mlp.gate.weight", *(f"{_EXPERT}{part}_proj.weight" for part in ("gate", "up", "down"))),
+    *projected_experts(),
     *(replace(entry, when=_HAS_SHARED) for entry in shared_experts("mlp.shared_experts")),
 )
 _EXPERT_BIAS = Entry(

@@ -57,6 +57,13 @@ def experts(router: str, gate: str, up: str, down: str) -> tuple[Entry, ...]:
     )
 
 
+def projected_experts() -> tuple[Entry, ...]:
+    """Router and routed experts under the names that most families give them."""
+    return experts(
+        "mlp.gate.weight", *(f"mlp.experts.{{expert}}.{part}_proj.weight" for part in ("gate", "up", "down"))
+    )
+
+
 def shared_experts(module: str) -> tuple[Entry, ...]:
     """The experts that see every token; `module`: their HF name below `model.layers.{layer}.`."""
     names = [f"{_HF}{module}.{part}_proj.weight" for part in ("gate", "up", "down")]

@@ -28,8 +28,8 @@ from pamp_pipelines.conversion.architectures.moe import (
     SHARED_EXTRA_STATES,
     expert_arguments,
     expert_dimensions,
-    experts,
     in_dense_layers,
+    projected_experts,
     shared_experts,
     top_one_unsupported,
 )
@@ -46,8 +46,7 @@ from pamp_pipelines.conversion.architectures.table import (
     integer,
 )
 
-_EXPERT = "mlp.experts.{expert}."
-_EXPERTS = experts("mlp.gate.weight", *(f"{_EXPERT}{part}_proj.weight" for part in ("gate", "up", "down")))
+_EXPERTS = projected_experts()
 _BIASED = When("qkv_bias is true", lambda config: bool(config.get("qkv_bias", True)))
 _SHARED_GATE = Entry(
     "decoder.layers.mlp.shared_experts.gate_weight",
