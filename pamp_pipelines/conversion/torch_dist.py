@@ -152,16 +152,27 @@ def _check_files(directory: Path, tensors: Mapping[str, StoredTensor], objects: 
     places: list[StoredChunk | StoredObject] = [c for t in tensors.values() for c in t.chunks]
     for place in [*places, *objects.values()]:
         ends[place.file] = max(ends.get(place.file, 0), place.start + place.length)
-    problems = []
+    problems, missing, truncated = [], [], []
     for name, end in sorted(ends.items()):
         if Path(name).name != name:
             problems.append(f"{directory / METADATA}: points to {name!r}, outside its own directory")
         elif not (directory / name).is_file():
-            problems.append(f"{directory / name}: missing, although {METADATA} points to it")
+            missing.append(name)
         elif (size := (directory / name).stat().st_size) < end:
-            problems.append(f"{directory / name}: truncated: {size} bytes, {METADATA} points up to {end}")
+            truncated.append(f"{name}: {size} of {end} bytes")
+    # one sentence for all files that lack the same
+    if missing:
+        problems.append(f"{directory / missing[0]}: missing, although {METADATA} points to it{_also(missing)}")
+    if truncated:
+        problems.append(f"{directory / truncated[0]} that {METADATA} points up to: truncated{_also(truncated)}")
     if problems:
         raise InputError("\n".join(problems))
+
+
+def _also(files: list[str], at_most: int = 5) -> str:
+    """Those after the first, which the sentence has named."""
+    named, more = ", ".join(files[1:at_most]), len(files) - at_most
+    return f"; so are {named}" * bool(named) + f" and {more} more" * (more > 0)
 
 
 def write_index(directory: Path, tensors: Iterable[StoredTensor], objects: Iterable[StoredObject]) -> None:

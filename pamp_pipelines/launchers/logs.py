@@ -8,6 +8,8 @@ from pathlib import Path
 
 _FAILED = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 _TAIL_BYTES = 64 * 1024
+_SILENT = 8
+"""Ranks of a run that stands still whose lines are shown."""
 _CRASHES = frozenset({-4, -7, -8, -9, -11})
 """Signals of a process that failed by itself or was killed; its peers then fail with exceptions of their own."""
 
@@ -56,10 +58,24 @@ def failure(log_dir: Path, lines: int) -> Failure:
         rank = next(iter(codes))
     folder = None if rank is None else rank_dir(log_dir, rank)
     if rank is None or folder is None:
-        return Failure(None, None, last_lines(main_log(log_dir), lines))
+        return Failure(None, None, [*_of_silent_ranks(log_dir, lines), *last_lines(main_log(log_dir), lines)])
     errors = last_lines(folder / "stderr.log", lines)
     output = last_lines(folder / "stdout.log", max(5, lines - len(errors)))
     return Failure(rank, codes.get(rank), [*output, *errors])
+
+
+def _of_silent_ranks(log_dir: Path, lines: int) -> list[str]:
+    """Where no rank has failed and yet nothing goes on: what ranks said last, the longest silent ones first.
+
+    A rank that hangs lets all others wait for it in a collective, so that only its log can tell which it is.
+    """
+    logs: dict[str, list[Path]] = {}
+    for file in log_dir.glob("*/attempt_0/*/std*.log"):
+        logs.setdefault(file.parent.name, []).append(file)
+    ranks = sorted(logs, key=lambda rank: max(file.stat().st_mtime for file in logs[rank]))[:_SILENT]
+    each = max(2, lines // max(1, 2 * len(ranks)))
+    said = ((rank, [line for file in sorted(logs[rank]) for line in last_lines(file, each)]) for rank in ranks)
+    return [f"[rank {rank}] {line}" for rank, spoken in said for line in spoken]
 
 
 def _named_by_agent(log_dir: Path) -> dict[int, int]:

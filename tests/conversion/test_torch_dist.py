@@ -116,7 +116,21 @@ def test_all_missing_and_short_files_at_once(tmp_path: Path) -> None:
     assert len(lines) == 3
     assert "outside its own directory" in lines[0]
     assert "__0_0.distcp: missing" in lines[1]
-    assert "__1_0.distcp: truncated: 5 bytes" in lines[2]
+    assert "__1_0.distcp: 5 of " in lines[2]
+    assert lines[2].endswith("bytes that .metadata points up to: truncated")
+
+
+def test_files_that_lack_the_same_are_named_in_one_sentence(tmp_path: Path) -> None:
+    tensors = [
+        StoredTensor(f"t{n}", FLOAT32, (1,), (StoredChunk((0,), (1,), f"__{n}_0.distcp", 0, 4),)) for n in range(8)
+    ]
+    write_index(tmp_path, tensors, [])
+    with pytest.raises(InputError) as caught:
+        read_checkpoint(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / '__0_0.distcp'}: missing, although .metadata points to it; so are __1_0.distcp, __2_0.distcp, "
+        "__3_0.distcp, __4_0.distcp and 3 more"
+    )
 
 
 def test_finding_the_checkpoint(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,17 +16,6 @@ from pamp_pipelines.training import telemetry
 from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.telemetry import Reporter, TeeWriter
-
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 1,
-    "tie_word_embeddings": True,
-    "vocab_size": 128,
-}
 
 
 class Writer:
@@ -44,35 +33,8 @@ class Writer:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> TrainJob:
-    return TrainJob.model_validate(
-        {
-            "name": "m/c/v0001",
-            "run_dir": tmp_path,
-            "hf_config": LLAMA,
-            "template_dir": tmp_path,
-            "pretrained_checkpoint": None,
-            "vocab_size": 10,
-            "eod_id": 0,
-            "train": [{"prefix": tmp_path / "a", "weight": 1.0}],
-            "sequence_length": 16,
-            "iterations": 4,
-            "global_batch_size": 2,
-            "micro_batch_size": 1,
-            "optimizer": {"lr": 1.0},
-            "dropout": {},
-            "precision": "fp32",
-            "parallelism": {},
-            "recompute": "none",
-            "checkpoint": {"interval": 2},
-            "validation": {"interval": 2},
-            "seed": 1,
-            "data_seed": 1,
-            "determinism": "exact",
-            "log_interval": 1,
-            "world_size": 1,
-        }
-    )
+def job(make_job: Callable[..., TrainJob]) -> TrainJob:
+    return make_job(iterations=4, global_batch_size=2, checkpoint={"interval": 2}, validation={"interval": 2})
 
 
 def records(job: TrainJob) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +18,16 @@ from pamp_pipelines.training.worker import EXIT_INPUT, main
 
 
 @pytest.fixture
-def fields(tmp_path: Path) -> dict[str, Any]:
-    return {
-        "name": "m/c/v0001",
-        "run_dir": tmp_path,
-        "hf_config": {
-            "architectures": ["LlamaForCausalLM"],
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "max_position_embeddings": 128,
-            "num_attention_heads": 4,
-            "num_hidden_layers": 2,
-            "vocab_size": 300,
-        },
-        "template_dir": tmp_path / "hf_template",
-        "pretrained_checkpoint": None,
-        "vocab_size": 300,
-        "eod_id": 0,
-        "train": [{"prefix": tmp_path / "a", "weight": 1.0}],
-        "sequence_length": 16,
-        "iterations": 4,
-        "global_batch_size": 2,
-        "micro_batch_size": 1,
-        "optimizer": {"lr": 1.0},
-        "dropout": {},
-        "precision": "fp32",
-        "parallelism": {},
-        "recompute": "none",
-        "checkpoint": {"interval": 2},
-        "validation": {"interval": 2},
-        "seed": 1,
-        "data_seed": 1,
-        "determinism": "exact",
-        "log_interval": 1,
-        "world_size": 1,
-    }
+def write_job(make_job: Callable[..., TrainJob]) -> Callable[..., Path]:
+    """Writes a job of four steps; keyword arguments replace fields."""
 
+    def write(**changes: Any) -> Path:
+        job = make_job(**{"iterations": 4, "global_batch_size": 2, **changes})
+        path = job.run_dir / "job.json"
+        path.write_text(job.model_dump_json())
+        return path
 
-def write_job(fields: dict[str, Any]) -> Path:
-    path: Path = fields["run_dir"] / "job.json"
-    path.write_text(TrainJob.model_validate(fields).model_dump_json())
-    return path
+    return write
 
 
 def write_checkpoint(root: Path, step: int) -> Path:
@@ -87,46 +57,53 @@ def test_a_job_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_jobs_that_cannot_run_here(
-    changes: dict[str, Any], message: str, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], message: str, write_job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(write_job(fields | changes)) == EXIT_INPUT
+    assert main(write_job(**changes)) == EXIT_INPUT
     assert message in capsys.readouterr().err
 
 
-def test_weights_of_another_model(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    weights = fields["run_dir"] / "import"
+def test_weights_of_another_model(
+    write_job: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "import"
     write_checkpoint(weights, 1)
-    assert main(write_job(fields | {"pretrained_checkpoint": weights})) == EXIT_INPUT
+    assert main(write_job(pretrained_checkpoint=weights)) == EXIT_INPUT
     assert "embedding.word_embeddings.weight is missing" in capsys.readouterr().err
 
 
-def test_a_model_that_megatron_cannot_represent(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    fields["hf_config"]["hidden_act"] = "gelu"
-    assert main(write_job(fields)) == EXIT_INPUT
+def test_a_model_that_megatron_cannot_represent(
+    make_job: Callable[..., TrainJob], write_job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(write_job(hf_config=make_job().hf_config | {"hidden_act": "gelu"})) == EXIT_INPUT
     assert "cannot be trained: hidden_act is 'gelu'" in capsys.readouterr().err
 
 
-def test_a_truncated_checkpoint_is_not_loaded(fields: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    job = write_job(fields)
-    directory = write_checkpoint(fields["run_dir"] / "checkpoints", 2)
+def test_a_truncated_checkpoint_is_not_loaded(
+    write_job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = write_job()
+    directory = write_checkpoint(job.parent / "checkpoints", 2)
     (directory / "__0_0.distcp").write_bytes(b"12")
     assert main(job) == EXIT_INPUT
-    assert f"{directory / '__0_0.distcp'}: truncated" in capsys.readouterr().err
+    assert (
+        f"{directory / '__0_0.distcp'}: 2 of 4 bytes that .metadata points up to: truncated" in capsys.readouterr().err
+    )
 
 
 def test_an_empty_tracker_is_not_taken_for_a_new_run(
-    fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    write_job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = write_job(fields)
-    write_checkpoint(fields["run_dir"] / "checkpoints", 2)
-    (fields["run_dir"] / "checkpoints" / TRACKER).write_text("")
+    job = write_job()
+    write_checkpoint(job.parent / "checkpoints", 2)
+    (job.parent / "checkpoints" / TRACKER).write_text("")
     assert main(job) == EXIT_INPUT
     assert "names no iteration" in capsys.readouterr().err
 
 
-def test_a_complete_run_is_left_alone(fields: dict[str, Any]) -> None:
-    job = write_job(fields)
-    write_checkpoint(fields["run_dir"] / "checkpoints", 4)
+def test_a_complete_run_is_left_alone(write_job: Callable[..., Path]) -> None:
+    job = write_job()
+    write_checkpoint(job.parent / "checkpoints", 4)
     script = (
         "import sys; from pathlib import Path; from pamp_pipelines.training.worker import main;"
         "status = main(Path(sys.argv[1])); sys.exit(status or ('torch' in sys.modules))"

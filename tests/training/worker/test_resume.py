@@ -28,7 +28,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 KILLED: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
-    "distributed": ("distributed", {}),
     # the run that it must equal saves synchronously
     "distributed, asynchronous saves": ("distributed", {"checkpoint": {"interval": 10, "asynchronous": True}}),
 }
@@ -109,14 +108,14 @@ def test_a_run_made_longer_up_to_its_horizon_ends_as_one_that_was_declared_so(
 ) -> None:
     """The order of the data, the schedule, dropout and the optimizer go on as if there had been no end."""
     # an end off the interval of validations and saves
-    shorter = _job(trainer, tmp_path / "v0001", "plain", iterations=15, horizon=STEPS)
+    shorter = _job(trainer, tmp_path / "v0001", "distributed", iterations=15, horizon=STEPS)
     trainer.finish(shorter)
-    longer = _job(trainer, tmp_path / "v0002", "plain", horizon=STEPS, extends=shorter.run_dir)
+    longer = _job(trainer, tmp_path / "v0002", "distributed", horizon=STEPS, extends=shorter.run_dir)
     seed(longer, print)
     trainer.finish(longer)
     events, _ = read_events(longer.events_path)
     assert [event.data["iteration"] for event in events if event.kind == "started"] == [15]
-    _assert_equal(trainer, longer, uninterrupted["plain"])
+    _assert_equal(trainer, longer, uninterrupted["distributed"])
 
 
 def _assert_equal(trainer: Any, job: TrainJob, expected: TrainJob) -> None:
