@@ -6,7 +6,9 @@ from typing import Any
 
 from pamp_pipelines.declarations.base import Declaration
 
-IRRELEVANT = frozenset({"description", "owners", "cron", "retrain_on_new_data", "profile", "worse_factor", "allow_code"})
+IRRELEVANT = frozenset(
+    {"description", "owners", "cron", "retrain_on_new_data", "profile", "worse_factor", "allow_code"}
+)
 """Top-level fields that change neither bytes nor scores: texts, when and where a run happens, a limit of warnings,
 a permission."""
 
