@@ -36,6 +36,7 @@ def signal_ranks(token: str, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
+@pytest.mark.timeout(1800)  # on a machine with other work
 def test_dagster_and_slurm_die_under_a_training(
     own_slurm: SlurmCluster, own_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

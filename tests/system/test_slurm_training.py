@@ -72,6 +72,7 @@ def ranks(token: str) -> dict[int, psutil.Process]:
     return found
 
 
+@pytest.mark.timeout(1800)  # on a machine with other work
 def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, own_project: Project) -> None:
     (own_project.root / "assets/training_configs/wide.yaml").write_text(yaml.safe_dump(CONFIG))
     (own_project.root / "resources/cluster.yaml").write_text(yaml.safe_dump(PROFILE))
