@@ -24,6 +24,7 @@ from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.manifest import MANIFEST, Manifest
 from pamp_pipelines.lake.publish import lock
+from pamp_pipelines.lake.staging import obtainable
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.resolve import export_job
 from pamp_pipelines.verification.loss import loss_job
@@ -79,12 +80,15 @@ def ready(catalog: Catalog, lake: Lake, key: CheckpointKey, on_event: OnEvent = 
 def evict(lake: Lake, budget: int, pending: Collection[Path] = ()) -> Eviction:
     """Remove exports, the least recently used first, until all together take no more than ``budget`` bytes.
 
+    Those that a remote lake has are left to its own cache, which fetches them again instead of making them.
+
     Args:
         lake: whose exports.
         budget: bytes.
         pending: exports that stay although they are over the budget.
     """
-    exports = sorted(lake.artifacts("hf_export"), key=lambda export: (_used(export.path), str(export.path)))
+    mine = [export for export in lake.artifacts("hf_export") if not obtainable(export.path, export.manifest)]
+    exports = sorted(mine, key=lambda export: (_used(export.path), str(export.path)))
     total = sum(export.bytes for export in exports)
     gone, busy, waiting = [], [], []
     for export in exports:

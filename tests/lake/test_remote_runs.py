@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from pamp_pipelines.errors import StorageError
+from pamp_pipelines.evaluation.export_cache import evict
+from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.cache import units_here
 from pamp_pipelines.lake.catalogue import refresh
@@ -12,7 +14,8 @@ from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.leases import leasing
 from pamp_pipelines.lake.manifest import FileEntry, Manifest
 from pamp_pipelines.lake.mirror import Mirror
-from pamp_pipelines.lake.publication import Publisher, publish_all, publish_record
+from pamp_pipelines.lake.publication import Publisher, publish_all, publish_record, published
+from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.lake.remote import RemoteStore
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.kept import read_intact, read_kept
@@ -120,3 +123,15 @@ def test_checkpoints_of_a_run_that_goes_on_are_no_cache(machines: Machines) -> N
     publish_all(first.root)
     assert not payload.exists(), "published, finished, and over the budget"
     read_kept(Lake(first.root), KEY)
+
+
+def test_exports_that_the_store_has_are_not_evicted_to_be_made_again(machines: Machines) -> None:
+    first = machines.mirror("first")
+    lake = Lake(first.root)
+    exports = [lake.export_dir(CheckpointKey("m", "c", 1, step)) for step in (4, 8)]
+    for export in exports:
+        with publish(export, kind="hf_export", id=export.name) as draft:
+            (draft.dir / "model.safetensors").write_bytes(b"x" * 100)
+    published(read_artifact(exports[0]))
+    assert [path for path, _ in evict(lake, 0).evicted] == [exports[1]]
+    assert (exports[0] / "model.safetensors").is_file()
