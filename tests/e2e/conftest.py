@@ -24,7 +24,7 @@ from pamp_pipelines.project import Project
 
 TOKEN = "PAMP_TEST_TOKEN"
 NO_TAGS: Mapping[str, str] = {}
-START_S, STOP_S, RUN_S = 180, 60, 400
+START_S, STOP_S, RUN_S = 300, 60, 900
 
 LAUNCH = """
 mutation Launch($params: ExecutionParams!) {
@@ -54,8 +54,24 @@ mutation Terminate($id: String!, $policy: TerminateRunPolicy) {
 
 PARTITIONS = """
 query Partitions($key: AssetKeyInput!) {
-  assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } }
+  assetNodeOrError(assetKey: $key) {
+    ... on AssetNode {
+      partitionKeys
+      assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions } }
+    }
+  }
 }"""
+
+BACKFILL = """
+mutation Backfill($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message stack }
+  }
+}"""
+
+REPOSITORY = {"repositoryLocationName": "pamp", "repositoryName": "__repository__"}
 
 
 class DagsterDev:
@@ -65,7 +81,7 @@ class DagsterDev:
         self.project = project
         self.port = _free_port()
         self.token = secrets.token_hex(8)
-        self.log = project.root / "dagster-dev.log"
+        self.log = project.root / f"dagster-dev-{self.token}.log"
         command = [
             *(sys.executable, "-m", "dagster", "dev", "-w", str(project.root / "workspace.yaml")),
             *("--port", str(self.port), "--host", "127.0.0.1"),
@@ -105,17 +121,24 @@ class DagsterDev:
         assert "errors" not in answer, answer
         return answer["data"]
 
-    def launch(self, assets: list[str], partition: str | None, run_tags: Mapping[str, str] = NO_TAGS) -> str:
-        """Start a run as the button "Materialize" does; returns its id."""
+    def launch(
+        self,
+        assets: list[str],
+        partition: str | None,
+        run_tags: Mapping[str, str] = NO_TAGS,
+        config: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Start a run as the button "Materialize" does, ``config`` as written in its launchpad; returns its id."""
         selector = {
-            "repositoryLocationName": "pamp",
-            "repositoryName": "__repository__",
+            **REPOSITORY,
             "pipelineName": "__ASSET_JOB",
             "assetSelection": [{"path": asset.split("/")} for asset in assets],
         }
         tags = [{"key": "dagster/partition", "value": partition}] if partition else []
         tags += [{"key": key, "value": value} for key, value in run_tags.items()]
         params = {"selector": selector, "mode": "default", "executionMetadata": {"tags": tags}}
+        if config:
+            params["runConfigData"] = {"ops": {assets[0]: {"config": dict(config)}}}
         launched = self.query(LAUNCH, params=params)["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         return launched["run"]["runId"]
@@ -130,9 +153,11 @@ class DagsterDev:
             time.sleep(0.5)
         raise AssertionError(f"run {run_id} did not end in {RUN_S} s:\n{self.log.read_text()[-3000:]}")
 
-    def materialize(self, assets: list[str], partition: str | None) -> dict[str, str]:
+    def materialize(
+        self, assets: list[str], partition: str | None, config: Mapping[str, Any] | None = None
+    ) -> dict[str, str]:
         """Run assets to success; returns data versions by asset."""
-        run = self.wait(self.launch(assets, partition))
+        run = self.wait(self.launch(assets, partition, config=config))
         errors = [e.get("error") or e["message"] for e in run["eventConnection"]["events"] if "Fail" in e["__typename"]]
         assert run["status"] == "SUCCESS", errors
         versions = {}
@@ -141,14 +166,77 @@ class DagsterDev:
             versions["/".join(event["assetKey"]["path"])] = tags["dagster/data_version"]
         return versions
 
-    def cancel_once_it_works(self, run_id: str) -> dict[str, Any]:
-        """Press "Terminate" when the run's worker is alive; returns the run, once it has ended."""
-        deadline = time.monotonic() + RUN_S
-        while not self.workers():
-            assert time.monotonic() < deadline, f"no worker in {RUN_S} s:\n{self.log.read_text()[-3000:]}"
+    def until(self, condition: Callable[[], bool], what: str, within_s: float = RUN_S) -> None:
+        """Wait until ``condition`` holds; ``what`` is the message when it never does."""
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}\n{self.log.read_text()[-3000:]}"
             time.sleep(0.2)
-        self.terminate(run_id)
-        return self.wait(run_id)
+
+    def status(self, run_id: str) -> str:
+        return str(self.query(RUN, id=run_id)["runOrError"]["status"])
+
+    def messages(self, run_id: str) -> list[str]:
+        """The log of a run."""
+        events = self.query(RUN, id=run_id)["runOrError"]["eventConnection"]["events"]
+        return [event["message"] for event in events if event.get("message")]
+
+    def materializations(self, asset: str) -> int:
+        """How often an asset has been materialised."""
+        query = """
+            query M($key: AssetKeyInput!) {
+              assetNodeOrError(assetKey: $key) { ... on AssetNode { assetMaterializations { runId } } }
+            }"""
+        return len(self.query(query, key={"path": asset.split("/")})["assetNodeOrError"]["assetMaterializations"])
+
+    def switch(self, sensor: str, on: bool) -> None:
+        """Flip the switch of a sensor that ships stopped."""
+        mutation = f"""
+            mutation Switch($sensor: SensorSelector!) {{
+              answer: {"startSensor" if on else "resetSensor"}(sensorSelector: $sensor) {{ __typename }}
+            }}"""
+        answer = self.query(mutation, sensor={**REPOSITORY, "sensorName": sensor})["answer"]
+        assert answer["__typename"] == "Sensor", answer
+
+    def message_of(self, sensor: str) -> str:
+        """What the newest finished tick of a sensor says."""
+        query = """
+            query Ticks($sensor: SensorSelector!) {
+              sensorOrError(sensorSelector: $sensor) {
+                ... on Sensor { sensorState { ticks(limit: 5) { status skipReason } } }
+              }
+            }"""
+        state = self.query(query, sensor={**REPOSITORY, "sensorName": sensor})["sensorOrError"]["sensorState"]
+        return next((t["skipReason"] or "" for t in state["ticks"] if t["status"] != "STARTED"), "")
+
+    def reload(self) -> None:
+        """Press "Reload definitions"."""
+        mutation = """
+            mutation { reloadRepositoryLocation(repositoryLocationName: "pamp") {
+              ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
+            } }"""
+        loaded = self.query(mutation)["reloadRepositoryLocation"]["locationOrLoadError"]
+        assert loaded["__typename"] == "RepositoryLocation", loaded
+
+    def backfill(self, asset: str, partitions: list[str]) -> None:
+        """Launch a backfill of chosen partitions, and wait until they are filled."""
+        params = {"assetSelection": [{"path": asset.split("/")}], "partitionNames": partitions}
+        launched = self.query(BACKFILL, params=params)["launchPartitionBackfill"]
+        assert launched["__typename"] == "LaunchBackfillSuccess", launched
+        self.until(lambda: set(partitions) <= self.filled(asset), f"{asset} is not filled")
+        query = """
+            query Backfill($id: String!) {
+              partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { numPartitions runs { runId } } }
+            }"""
+        backfill = self.query(query, id=launched["backfillId"])["partitionBackfillOrError"]
+        assert (backfill["numPartitions"], len(backfill["runs"])) == (len(partitions), len(partitions))
+
+    def kill(self) -> None:
+        """``kill -9`` of everything that is Dagster, as when the machine's memory runs out; workers are left to die."""
+        workers = {process.pid for process in self.workers()}
+        for process in self.processes():
+            if process.pid not in workers:
+                process.kill()
 
     def terminate(self, run_id: str, force: bool = False) -> None:
         """Press "Terminate", or "Force termination immediately"."""
@@ -161,10 +249,12 @@ class DagsterDev:
         return [p for p in self.processes() if _variable(p, RUN_TOKEN)]
 
     def partitions(self, asset: str) -> list[str]:
-        query = (
-            "query P($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } } }"
-        )
-        return self.query(query, key={"path": asset.split("/")})["assetNodeOrError"]["partitionKeys"]
+        return self.query(PARTITIONS, key={"path": asset.split("/")})["assetNodeOrError"]["partitionKeys"]
+
+    def filled(self, asset: str) -> set[str]:
+        """Partitions of a one-dimensional asset that the UI shows as materialised."""
+        node = self.query(PARTITIONS, key={"path": asset.split("/")})["assetNodeOrError"]
+        return set(node["assetPartitionStatuses"]["materializedPartitions"])
 
     def stale(self, partitions: Mapping[str, str]) -> set[str]:
         """Assets whose given partition the UI shows as out of date."""
@@ -180,7 +270,8 @@ class DagsterDev:
 
     def stop(self) -> list[psutil.Process]:
         """Ctrl-C in the terminal: SIGINT to the whole group. Returns what is alive a minute later, then ends it."""
-        os.killpg(self._process.pid, signal.SIGINT)
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
         deadline = time.monotonic() + STOP_S
         while (left := self.processes()) and time.monotonic() < deadline:
             self._process.poll()
@@ -271,10 +362,3 @@ def dagster_dev_of() -> Iterator[Callable[[Project], DagsterDev]]:
 
     yield start
     assert [left for dev in started for left in dev.stop()] == []
-
-
-@pytest.fixture
-def dagster_dev(own_project: Project) -> Iterator[DagsterDev]:
-    dev = DagsterDev(own_project)
-    yield dev
-    assert dev.stop() == []

@@ -1,11 +1,9 @@
 """However a training ends, nothing of it stays alive, it is not retried by mistake, and the next queued run starts.
 
 One `dagster dev` with one slot in the pool: each case is launched while the one before it still runs, so that it can
-only start when that one has given its slot back.
+only start when that one has given its slot back. That Dagster itself is killed is in test_dagster_dev.py.
 """
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,14 +76,13 @@ class Cases:
 
 
 @pytest.fixture
-def make_cases(project: Project, dagster_dev_of: Callable[[Project], Any]) -> Callable[[], Cases]:
-    return lambda: Cases(dagster_dev_of(project), project.root / "runs")
+def cases(project: Project, dagster_dev_of: Callable[[Project], Any]) -> Cases:
+    return Cases(dagster_dev_of(project), project.root / "runs")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_every_way_to_end_a_training(make_cases: Callable[[], Cases]) -> None:
-    cases = make_cases()
+def test_every_way_to_end_a_training(cases: Cases) -> None:
     dev = cases.dev
     obedient = dev.launch(ASSET, "obedient")
     handle = cases.works("obedient")
@@ -134,26 +131,6 @@ def test_every_way_to_end_a_training(make_cases: Callable[[], Cases]) -> None:
         behaviour: cases.attempts(behaviour) for behaviour in ("obedient", "stubborn", "orphaned", "slow", "forced")
     }
     assert set(tried.values()) == {1}, tried
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_training_of_a_dagster_that_was_killed_ends_cleanly(make_cases: Callable[[], Cases]) -> None:
-    """No process of the worker is left, the next Dagster fails the run, frees its slot, goes on in its folder."""
-    cases = make_cases()
-    lost = cases.dev.launch(ASSET, "restarted")
-    handle = cases.works("restarted")
-    for process in cases.dev.processes():
-        if _token(process) is None:
-            os.kill(process.pid, signal.SIGKILL)
-    cases.is_dead(handle)
-
-    again = make_cases()
-    again.ended(lost, "FAILURE")
-    retry = again.dev.launch(ASSET, "restarted")
-    _until(lambda: again.attempts("restarted") == 2, START_S, "the folder of the lost run is not taken up again")
-    again.dev.terminate(retry)
-    again.ended(retry, "CANCELED")
 
 
 def _token(process: psutil.Process) -> str | None:

@@ -140,6 +140,12 @@ def test_the_sensor_reports_each_declaration_once(own_project: Project, instance
     assert tick(own_project, instance).asset_events == []
 
 
+def test_an_edit_is_seen_within_a_minute_even_when_a_tick_is_missed(tiny_project: Project) -> None:
+    interval = watch_declarations(load_catalog(tiny_project)).minimum_interval_seconds
+    assert interval is not None
+    assert 2 * interval <= 30
+
+
 def test_the_sensor_says_what_is_not_loaded_and_what_cannot_be_read(
     own_project: Project, instance: dg.DagsterInstance
 ) -> None:

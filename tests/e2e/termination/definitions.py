@@ -14,7 +14,7 @@ from pamp_pipelines.orchestration.sensors import end_dead_runs
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.training.lease import lease
 
-BEHAVIOURS = ["obedient", "stubborn", "dies", "orphaned", "slow", "forced", "restarted", "quick"]
+BEHAVIOURS = ["obedient", "stubborn", "dies", "orphaned", "slow", "forced", "quick"]
 
 
 # the kinds and numbers of retries are the real ones, the time between them is not
