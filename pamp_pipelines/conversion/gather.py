@@ -18,7 +18,7 @@ import numpy as np
 from pamp_pipelines.conversion.bits import Bits, convert, non_finite
 from pamp_pipelines.conversion.dtypes import DType
 from pamp_pipelines.conversion.export_plan import GatherItem
-from pamp_pipelines.conversion.payload import read_array
+from pamp_pipelines.conversion.payload import StoredArray, read_array
 from pamp_pipelines.conversion.plan import COPY_BYTES
 from pamp_pipelines.conversion.processes import Report
 from pamp_pipelines.conversion.tensor_manifest import TensorDigest
@@ -50,16 +50,17 @@ class ChunkReader:
     directory: Path
     _maps: dict[str, np.memmap] = field(default_factory=dict)
     _streams: dict[str, IO[bytes]] = field(default_factory=dict)
-    _arrays: dict[tuple[str, int], Bits] = field(default_factory=dict)
+    _arrays: dict[tuple[str, int], tuple[StoredArray, Bits]] = field(default_factory=dict)
+    _buffer: bytearray = field(default_factory=bytearray)
 
     def rows(self, item: GatherItem, start: int, rows: int) -> Bits:
-        """Rows [start, start + rows) of the item's block: array [R, C…] of raw bits.
+        """Rows [start, start + rows) of the item's block: array [R, C…] of raw bits, valid until the next call.
 
         Raises:
             InputError: a payload is damaged or is not of the shape or type that the index says.
             VerificationFailed: the chunks do not cover these rows exactly once.
         """
-        out = np.empty((rows, *item.shape[1:]), item.stored.carrier)
+        out = self._room(item, rows)
         filled = 0
         for chunk in item.chunks:
             extra = len(chunk.size) - len(item.shape)  # the axes of layers and experts
@@ -68,14 +69,41 @@ class ChunkReader:
             if low >= high:
                 continue
             stored = self.array(chunk, item.stored)
-            block = stored[tuple(-o for o in chunk.offset[:extra])]
+            index = tuple(-o for o in chunk.offset[:extra])
+            part = out[low - start : high - start]
+            if size[1:] == item.shape[1:] and self._arrays[chunk.file, chunk.start][0].contiguous:
+                self._read(part, chunk, (*index, low - offset[0]))
+                filled += part.size
+                continue
             columns = tuple(slice(o, o + s) for o, s in zip(offset[1:], size[1:], strict=True))
-            part = block[low - offset[0] : high - offset[0]]
-            out[(slice(low - start, high - start), *columns)] = part
-            filled += part.size
+            taken = stored[index][low - offset[0] : high - offset[0]]
+            part[(slice(None), *columns)] = taken
+            filled += taken.size
         if filled != out.size:
             raise VerificationFailed(f"{self.directory}: chunks hold {filled} of {out.size} elements of {item.name}")
         return out
+
+    def _room(self, item: GatherItem, rows: int) -> Bits:
+        """The one buffer: fresh memory for each block would cost more than the copy, in page faults."""
+        elements = rows * math.prod(item.shape[1:])
+        if len(self._buffer) < elements * item.stored.itemsize:
+            self._buffer = bytearray(elements * item.stored.itemsize)
+        return np.frombuffer(self._buffer, item.stored.carrier, elements).reshape(rows, *item.shape[1:])
+
+    def _read(self, part: Bits, chunk: StoredChunk, index: tuple[int, ...]) -> None:
+        """Whole rows of a contiguous chunk from `index` on: read, since mapping a page costs more than copying it."""
+        row = 0
+        for i, length in zip(index, chunk.size, strict=False):
+            row = row * length + i
+        row_bytes = math.prod(chunk.size[len(index) :]) * part.itemsize
+        position = self._arrays[chunk.file, chunk.start][0].start + row * row_bytes
+        view = memoryview(part.reshape(-1)).cast("B")
+        done = 0
+        while done < len(view):
+            count = os.preadv(self._streams[chunk.file].fileno(), [view[done:]], position + done)
+            if not count:
+                raise InputError(f"{self.directory / chunk.file}: became shorter while it was read")
+            done += count
 
     def array(self, chunk: StoredChunk, dtype: DType) -> Bits:
         """The raw bits of a chunk, of the chunk's size.
@@ -97,8 +125,8 @@ class ChunkReader:
                 )
             strides = tuple(step * dtype.itemsize for step in array.strides)
             view: Bits = np.ndarray(array.shape, dtype.carrier, self._maps[chunk.file], array.start, strides)
-            self._arrays[key] = view.reshape(chunk.size)
-        return self._arrays[key]
+            self._arrays[key] = array, view.reshape(chunk.size)
+        return self._arrays[key][1]
 
     def close(self) -> None:
         for stream in self._streams.values():
