@@ -12,13 +12,16 @@ from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.leases import unleased
 from pamp_pipelines.lake.manifest import MANIFEST, Manifest
-from pamp_pipelines.lake.mirror import CATALOGUE, LARGE, THREADS, Entry, Mirror, attach, digest, is_manifest, names_in
+from pamp_pipelines.lake.mirror import CATALOGUE, LARGE, Entry, Mirror, attach, digest, is_manifest, names_in
 from pamp_pipelines.lake.remote import Object, ObjectMissing
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 
 _RUNS = "runs/"
 """Below it every file stands for itself: a version's directory grows while it is trained."""
+
+_SMALL_THREADS = 32
+"""For files of which each costs a round trip and little else."""
 
 _OPENED: dict[Path, float] = {}
 """When this process last brought a catalogue up to date."""
@@ -156,7 +159,7 @@ def _fetch(mirror: Mirror, paths: list[str], remote: Mapping[str, Object]) -> di
 
     first = [path for path in paths if not is_manifest(path)]
     last = [path for path in paths if is_manifest(path)]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_SMALL_THREADS) as pool:
         return dict(found for group in (first, last) for found in pool.map(fetch, group) if found)
 
 
