@@ -85,7 +85,12 @@ def overhead(key: str, size: int) -> dict[str, Any]:
         lake = Lake(folder / "lake")
         settings: dict[str, Any] = {"batch_size": BATCH, "max_length": LENGTH, "dtype": "float32"}
         text = Evaluation(tasks=(TASK,), data={TASK: str(rows)}, **settings)
-        catalog = dataclasses.replace(load_catalog(project), evaluations={"text": text})
+        catalog = load_catalog(project)
+        # One thread each: on a busy machine a second one mostly waits, and burns CPU time while it does.
+        profiles = {
+            name: profile.model_copy(update={"threads_per_process": 1}) for name, profile in catalog.profiles.items()
+        }
+        catalog = dataclasses.replace(catalog, evaluations={"text": text}, profiles=profiles)
         with Timer() as exporting:
             export = export_hf(export_job(catalog, lake, checkpoint))
         with Timer() as ours:
@@ -157,7 +162,13 @@ def _lm_eval(directory: Path, rows: Path, prefix: int, folder: Path) -> list[Any
     arguments += ["--tasks", TASK, "--batch_size", str(BATCH), "--device", "cpu"]
     subprocess.run(
         [sys.executable, "-m", "lm_eval", *arguments, "--output_path", str(folder), "--log_samples"],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache"), "TQDM_DISABLE": "1"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_CACHE": str(folder / "cache"),
+            "TQDM_DISABLE": "1",
+        },
         check=True,
         capture_output=True,
     )

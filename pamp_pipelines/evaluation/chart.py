@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COLOURS = ("#2a6fdb", "#d9622b", "#2f9e6e", "#8f5bd6", "#c2410c", "#0e9aa7", "#b83280", "#5f6b7a")
 INK, FAINT, GRID = "#1f2733", "#667085", "#e6e9ef"
 MARKERS = "os^Dv<>P"
+MOST_MARKERS = 40  # points of a line, beyond which markers would hide it
+PALETTE = 64  # colours of a picture
 
 Series = Mapping[str, Sequence[tuple[float, float, float | None]]]
 """Name -> points (x, y, standard error or None), sorted by x."""
@@ -53,7 +55,8 @@ def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
         panels.append((model, f"{config}   loss, nats a token", series))
         if gaps := gap_curve(curves):
             panels.append((model, f"{config}   gap of validation to training loss, %", {"gap": gaps}))
-    return _draw(panels, ["training", "validation", "gap"], "tokens trained on", legend=True, dense={"training"})
+    names = ["training", "validation", "gap"]
+    return _draw(panels, names, "tokens trained on", legend=True, dense={"training"}, columns=2)
 
 
 def gap_curve(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[float, float, None]]:
@@ -100,16 +103,17 @@ def _draw(
     *,
     legend: bool,
     dense: frozenset[str] | set[str] = frozenset(),
+    columns: int = 3,
 ) -> bytes:
-    """Lay panels out, at most three a row, and return PNG bytes small enough for Dagster's event log."""
-    figure = _figure(len(panels), legend)
+    """Lay panels out, at most so many a row, and return PNG bytes: some 8 kB a panel, for Dagster's event log."""
+    figure = _figure(len(panels), legend, columns)
     style = {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
     axes = figure.axes
     for axis, (title, subtitle, series) in zip(axes, panels, strict=False):
         _panel(axis, title, subtitle, series, style, dense)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    for axis in axes[max(0, len(panels) - 3) : len(panels)]:
+    for axis in axes[max(0, len(panels) - columns) : len(panels)]:
         axis.set_xlabel(x_label, color=FAINT, fontsize=9)
     if legend and names:
         figure.legend(
@@ -123,16 +127,25 @@ def _draw(
         )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    return buffer.getvalue()
+    return _fewer_colours(buffer)
 
 
-def _figure(panels: int, legend: bool) -> Figure:
+def _fewer_colours(png: io.BytesIO) -> bytes:
+    """The picture with a palette, a third of the size: many runs make many panels."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+def _figure(panels: int, legend: bool, columns: int) -> Figure:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["font.family"] = list(families())
     mpl.rcParams["axes.unicode_minus"] = False
-    columns = min(3, max(1, panels))
+    columns = min(columns, max(1, panels))
     rows = max(1, math.ceil(panels / columns))
     width = {1: 6.4, 2: 10.5}.get(columns, 12.4)
     figure = Figure(figsize=(width, 2.9 * rows + (0.45 if legend else 0.1)), facecolor="white")
@@ -163,7 +176,8 @@ def _panel(
         if any(error for error in errors):
             bars = [error or 0.0 for error in errors]
             axis.errorbar(x, y, yerr=bars, color=colour, linewidth=0, elinewidth=1, capsize=2.5, alpha=0.55)
-        axis.plot(x, y, color=colour, marker=marker, markersize=5, linewidth=1.8, markeredgecolor="white")
+        size = 5 if len(x) <= MOST_MARKERS else 0
+        axis.plot(x, y, color=colour, marker=marker, markersize=size, linewidth=1.8, markeredgecolor="white")
     values = [y for points in series.values() for _, y, _ in points]
     if values and min(values) > 0 and max(values) / min(values) > 20:
         axis.set_yscale("log")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pamp_pipelines.evaluation.chart import count, given, series_name
 from pamp_pipelines.evaluation.costs import Cost
 from pamp_pipelines.evaluation.frames import CHECKPOINT, primary
-from pamp_pipelines.evaluation.headline import headlines
+from pamp_pipelines.evaluation.headline import UNIGRAM, headlines
 from pamp_pipelines.evaluation.pairs import pairs
 from pamp_pipelines.evaluation.scores import SAMPLES
 from pamp_pipelines.evaluation.trace import Ancestor, Index, walk
@@ -184,7 +184,9 @@ def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) 
         text=number(value),
         error=f"± {two_digits(error)}" if error is not None else "",
         stderr=error,
-        seen=f"{float(row['contamination']):.0%} seen" if given(row["contamination"]) else "",
+        seen=f"{float(row['contamination']):.0%} seen"
+        if given(row["contamination"]) and row["metric"] != UNIGRAM
+        else "",
         limit=f"{int(row['n'])} of {int(row['n_available'])}" if cut else "",
         change=change,
         verdict=verdict,

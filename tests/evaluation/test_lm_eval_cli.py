@@ -63,7 +63,7 @@ def command_line(directory: Path, tasks: list[dict], rows: dict[str, Path], fold
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache"), "TQDM_DISABLE": "1"},
         check=True,
         capture_output=True,
-        timeout=300,
+        timeout=500,
     )
     [results] = folder.glob("*/results_*.json")
     samples = {
