@@ -131,6 +131,9 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
     for name in ("model_tflops", "mfu"):
         if values := series(metrics, name):
             numbers[name] = statistics.median(values)
+    if joules := series(metrics, "gpu_joules"):
+        # of the reporting process's GPU, taken for all of them
+        numbers["energy_kwh"] = sum(joules) * job.world_size / 3.6e6
     if memory := series(metrics, "peak_memory_gib"):
         numbers["peak_memory_gib"] = max(memory)
     return numbers

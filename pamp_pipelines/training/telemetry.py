@@ -45,6 +45,7 @@ class Reporter:
         *,
         device: str = "",
         peak_memory: Callable[[], int] | None = None,
+        joules: Callable[[], float] | None = None,
     ) -> None:
         """
         Args:
@@ -52,12 +53,15 @@ class Reporter:
             heldout_tokens: predicted tokens of each held-out split, by corpus.
             device: name of the GPU; its known peak makes the speed a utilisation.
             peak_memory: bytes of the GPU's memory that this process has held at most.
+            joules: energy that the GPU has used, from any point on.
         """
         self.job = job
         self._flops_per_token = flops_per_token(shape_of(job.hf_config), job.sequence_length)
         known = recognise(device)
         self._peak_tflops = known.peak(job.precision) if known else None
         self._peak_memory = peak_memory
+        self._joules = joules
+        self._used = joules() if joules else 0.0
         self.heldout_tokens = heldout_tokens
         self.events = EventLog(job.events_path)
         self._scalars: dict[str, float] = {}
@@ -128,11 +132,17 @@ class Reporter:
         return record
 
     def _speed(self, tokens_per_second: float) -> dict[str, float]:
-        """Tokens per second of all processes; model TFLOP/s of one; of them, the share of what its GPU could do."""
+        """Tokens per second of all processes; of one: model TFLOP/s, the share of what its GPU could do, joules."""
         tflops = tokens_per_second * self._flops_per_token / self.job.world_size / 1e12
         speed = {"tokens_per_second": tokens_per_second, "model_tflops": tflops}
         if self._peak_tflops:
             speed["mfu"] = tflops / self._peak_tflops
+        if self._joules:
+            # what validation and saves used in between counts too
+            now, before = self._joules(), self._used
+            self._used = now
+            if math.isfinite(now - before):
+                speed["gpu_joules"] = now - before
         if self._peak_memory:
             speed["peak_memory_gib"] = self._peak_memory() / GIB
         return speed

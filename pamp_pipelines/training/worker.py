@@ -156,7 +156,13 @@ def _device() -> dict[str, Any]:
     """This rank's GPU, for the reporter."""
     import torch
 
-    return {"device": torch.cuda.get_device_name(), "peak_memory": torch.cuda.max_memory_allocated}
+    from pamp_pipelines.training.energy import energy_meter
+
+    return {
+        "device": torch.cuda.get_device_name(),
+        "peak_memory": torch.cuda.max_memory_allocated,
+        "joules": energy_meter(str(torch.cuda.get_device_properties().uuid)),
+    }
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ from pamp_pipelines.conversion.torch_dist import write_index
 from pamp_pipelines.lake.events import read_events
 from pamp_pipelines.training import telemetry
 from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path
+from pamp_pipelines.training.energy import energy_meter
 from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.metrics import read_metrics
+from pamp_pipelines.training.outcome import stats
 from pamp_pipelines.training.telemetry import Reporter, TeeWriter
 
 
@@ -144,6 +147,53 @@ def test_utilisation_is_against_a_known_peak_or_not_given(device: str, mfu: floa
     assert record["model_tflops"] == pytest.approx(989 / 2)
     assert record.get("mfu") == (None if mfu is None else pytest.approx(mfu))
     assert record["peak_memory_gib"] == 3.0
+
+
+def test_energy_is_what_was_used_since_the_record_before(job: TrainJob) -> None:
+    meter = iter([100.0, 350.0, math.nan, 900.0])
+    reporter = Reporter(job, {}, joules=lambda: next(meter))
+    for iteration in (1, 2, 3):
+        reporter.scalar("lm loss", 1.0)
+        reporter.scalar("iteration-time", 0.5)
+        reporter.iteration_done(iteration)
+    # a reading that failed is left out, and so is the one after it, whose start nobody knows
+    assert [record.get("gpu_joules") for record in records(job)] == [250.0, None, None]
+    numbers = stats(
+        job.model_copy(update={"world_size": 4}), read_metrics(job.metrics_path), seconds=1, resumed_from=None
+    )
+    assert numbers["energy_kwh"] == 4 * 250 / 3.6e6
+
+
+class Nvml:
+    """Stands for NVIDIA's library."""
+
+    def __init__(self, *, found: bool = True, counts: bool = True) -> None:
+        self.found, self.counts, self.asked = found, counts, b""
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, device: Any) -> int:
+        self.asked = uuid
+        return 0 if self.found else 6
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: Any, counter: Any) -> int:
+        counter._obj.value = 123_456
+        return 0 if self.counts else 3
+
+
+def test_the_meter_counts_joules_of_its_own_gpu_or_is_none() -> None:
+    nvml = Nvml()
+    meter = energy_meter("1234", lambda name: nvml)
+    assert meter is not None
+    assert (meter(), nvml.asked) == (123.456, b"GPU-1234")
+    for useless in (Nvml(found=False), Nvml(counts=False)):
+        assert energy_meter("GPU-1234", lambda name, library=useless: library) is None
+
+    def missing(name: str) -> Any:
+        raise OSError(name)
+
+    assert energy_meter("1234", missing) is None
 
 
 class FullWriter(Writer):
