@@ -3,8 +3,8 @@
     python benchmarks/orchestration_overhead.py --work FOLDER --repeats 3
 
 A tiny project (that of the tests) is materialised up to its training. Then its training runs, in turn, as a Dagster
-step (supervisor, lease, checks and all) and as torchrun with the worker alone. Prints a JSON object; the smallest of the
-repeats count, since whatever else the machine does only adds. ``before_worker_s`` is the part until torchrun was
+step (supervisor, lease, checks and all) and as torchrun with the worker alone. Prints a JSON object; the smallest of
+the repeats count, since whatever else the machine does only adds. ``before_worker_s`` is the part until torchrun was
 started: after that both do the same, and on a busy machine the difference of two such starts is noise.
 """
 
