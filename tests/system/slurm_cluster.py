@@ -166,11 +166,22 @@ class SlurmCluster:
         return self.command("squeue", "-h", "-o", "%A").split()
 
     def hurry(self, job: str) -> None:
-        """Start a requeued job soon: Slurm lets it wait two minutes.
+        """Have a requeued job started soon, and wait for that: Slurm lets it wait two minutes.
 
         Not at once: a node refuses what is started within the second in which it ended the job ("credential revoked").
+        And again where needed: the end of the last start sets the two minutes once more.
         """
-        self.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+        asked = float("-inf")
+
+        def started() -> bool:
+            nonlocal asked
+            state = self.command("squeue", "-h", "--states=all", "-j", job, "-o", "%T %r")
+            if state == "PENDING BeginTime" and time.monotonic() - asked > 6:
+                self.command("scontrol", "update", f"JobId={job}", "StartTime=now+2")
+                asked = time.monotonic()
+            return state.split()[0] in ("RUNNING", "COMPLETED", "FAILED")
+
+        self._wait(started, f"start of job {job}", 180)
 
     def saved(self) -> None:
         """Wait until the controller has written its jobs to the disk, which it does every five seconds."""

@@ -117,8 +117,10 @@ def test_a_preempted_task_of_an_array_starts_again_alone(slurm: SlurmCluster, be
     launcher = SlurmLauncher()
     bench.run_dir.mkdir(exist_ok=True)
     handle = launcher.submit(WorkerSpec(module, bench.job, bench.run_dir, PROFILE, tasks=2))
-    wait_for(lambda: launcher.poll(handle).reason == "queued" and (handle.log_dir / "task1/start0").exists(), 120, "it")
-    slurm.hurry(f"{handle.id}_1")
+    task = f"{handle.id}_1"
+    wait_for((handle.log_dir / "task1/start0").exists, 120, "first start")
+    wait_for(lambda: slurm.command("squeue", "-h", "-j", task, "-o", "%T") == "PENDING", 120, "requeue")
+    slurm.hurry(task)
     wait_for(lambda: not launcher.poll(handle).running, 120, "end")
     assert launcher.poll(handle).exit_code == 0
     ends = [json.loads((handle.log_dir / f"task{n}/exit.json").read_text()) for n in (0, 1)]
