@@ -20,7 +20,7 @@ from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.conversion.plan import plan_import
 from pamp_pipelines.conversion.verify_files import verify_checkpoint_files
 from pamp_pipelines.errors import InputError, VerificationFailed
-from tests.conversion.test_expert_families import CONFIGS, source, with_prediction
+from tests.conversion.test_expert_families import CONFIGS, quantised, source, with_prediction
 
 __all__ = ["source"]
 
@@ -87,20 +87,23 @@ def test_mutated_entry(
 # every family --------------------------------------------------------------------------------------------------------
 
 _DENSE = ("llama", "mistral", "qwen3")
-FAMILY_NAMES = (*_DENSE, *CONFIGS, "deepseek_v3 with prediction")
+FAMILY_NAMES = (*_DENSE, *CONFIGS, "deepseek_v3 with prediction", "deepseek_v3 in 8-bit floats")
 UNSEEN_BY_PLANS = ("sources reversed", "joined instead of grouped", "key of another entry")
 """Mistakes that move as many elements between the same places, and a name that nothing else has."""
 
 
 @pytest.fixture
 def sources(build: Any, source: Any, tmp_path: Path) -> Callable[[str], Path]:
-    """The Hugging Face directory of any family, that of DeepSeek-V3 also with multi-token prediction."""
+    """The Hugging Face directory of any family, that of DeepSeek-V3 also with multi-token prediction or in 8 bits."""
 
     def find(family: str) -> Path:
         if family in _DENSE:
             return Path(build(family, False, "bfloat16"))
         if family in CONFIGS:
             return Path(source(family))
+        if "8-bit" in family:
+            quantised(source("deepseek_v3"), tmp_path / "quantised")
+            return tmp_path / "quantised"
         return with_prediction(source("deepseek_v3"), tmp_path / "prediction", lambda tensors: None)
 
     return find
