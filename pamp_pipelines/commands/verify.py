@@ -23,6 +23,7 @@ def verify_checkpoint(project: Path | None, source: str, checkpoint: Path | None
 
     All weights are compared bit by bit. Megatron's model is built as training builds it, from the checkpoint's
     hf_template/: its construction (rotary frequencies, norms, biases) and its logits must be those of Hugging Face.
+    Ranks of Megatron load it at other parallel sizes and save it again; hashes are those that the import recorded.
     """
     from pamp_pipelines.verification.checkpoint import verify_checkpoint as verify
 
