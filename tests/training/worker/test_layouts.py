@@ -113,18 +113,23 @@ def test_losses_do_not_depend_on_the_layout(
 def test_documents_that_do_not_see_each_other_are_trained_alike_on_any_layout(
     trainer: Any, single: TrainJob, weights: Path, tmp_path: Path
 ) -> None:
+    """The second half on two pipeline stages: a run goes on with those, too."""
+
     def job(name: str, **changes: Any) -> TrainJob:
+        parallelism = {"distributed_optimizer": True, **changes.pop("parallelism", {})}
         return trainer.job(
             tmp_path / name,
             pretrained_checkpoint=weights,
             document_attention="masked",
-            checkpoint={"interval": 100},
+            parallelism=parallelism,
             **changes,
         )
 
     one = job("one")
+    trainer.finish(one)
     stages = job("stages", world_size=2, micro_batch_size=1, parallelism={"pipeline": 2})
-    trainer.finish(one, stages)
+    _begin_as(one, stages, trainer)
+    trainer.finish(stages)
     _assert_close(trainer.records(stages), trainer.records(one))
     seen, masked = trainer.records(single), trainer.records(one)
     # held-out windows are the same, training samples hold the same tokens, less of which is predicted, from less
@@ -151,14 +156,20 @@ def test_a_run_goes_on_with_other_parallel_sizes(
         world_size=2,
         parallelism={"distributed_optimizer": True, "tensor": tensor},
     )
-    shutil.copytree(single.checkpoints_dir, job.checkpoints_dir)
+    _begin_as(single, job, trainer)
+    trainer.finish(job)
+    _assert_close(trainer.records(job), trainer.records(single))
+
+
+def _begin_as(done: TrainJob, job: TrainJob, trainer: Any) -> None:
+    """Give a job the first four steps of one that is done."""
+    job.run_dir.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(done.checkpoints_dir, job.checkpoints_dir)
     saved = Saved(job.checkpoints_dir)
     saved.remove(8)
     assert saved.sweep(print) == 4
-    cut = [record for record in trainer.records(single) if record["iteration"] <= 4]
+    cut = [record for record in trainer.records(done) if record["iteration"] <= 4]
     job.metrics_path.write_text("".join(json.dumps(record) + "\n" for record in cut))
-    trainer.finish(job)
-    _assert_close(trainer.records(job), trainer.records(single))
 
 
 def _assert_close(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
