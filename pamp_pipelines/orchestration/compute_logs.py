@@ -14,7 +14,8 @@ from pathlib import Path
 from pamp_pipelines.lake.events import ignore
 from pamp_pipelines.orchestration.events import listener
 
-POLL_S = 1.0
+POLL_S = 5.0
+"""Each look walks the folder of logs, which a large run has on a shared file system, a file for each rank."""
 _CHUNK_BYTES = 1 << 20
 
 _FIRST_RANK = re.compile(r"(?!.*/node[1-9])(.*/)?(worker\.log|0/(?P<stream>stdout|stderr)\.log)")
@@ -31,7 +32,9 @@ def following(logs: Path) -> Iterator[None]:
     if listener.get() is not ignore:
         yield
         return
-    offsets = {file: file.stat().st_size for file in _files(logs)}
+    offsets: dict[Path, int] = {}
+    with contextlib.suppress(OSError):
+        offsets |= {file: file.stat().st_size for file in _files(logs)}
     ended = threading.Event()
     thread = threading.Thread(target=_follow, args=(logs, offsets, ended), name="compute logs", daemon=True)
     thread.start()
@@ -49,14 +52,16 @@ def _follow(logs: Path, offsets: dict[Path, int], ended: threading.Event) -> Non
 
 
 def _copy(logs: Path, offsets: dict[Path, int]) -> None:
-    for file in _files(logs):
-        target = sys.stdout if file.stem == "stdout" else sys.stderr
-        with contextlib.suppress(OSError), file.open("rb") as stream:
-            stream.seek(offsets.get(file, 0))
-            while chunk := stream.read(_CHUNK_BYTES):
-                target.buffer.write(chunk)
-            offsets[file] = stream.tell()
-        target.flush()
+    """Never raises OSError: a file server that is away, or a full disk of Dagster's, must not fail a training."""
+    with contextlib.suppress(OSError):
+        for file in _files(logs):
+            target = sys.stdout if file.stem == "stdout" else sys.stderr
+            with file.open("rb") as stream:
+                stream.seek(offsets.get(file, 0))
+                while chunk := stream.read(_CHUNK_BYTES):
+                    target.buffer.write(chunk)
+                    offsets[file] = stream.tell()
+            target.flush()
 
 
 def _files(logs: Path) -> list[Path]:

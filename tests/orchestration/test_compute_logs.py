@@ -1,8 +1,11 @@
 """A training's output is in the tabs of its run, and not in the event log."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import pytest
 
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.orchestration.compute_logs import following
@@ -61,3 +64,17 @@ def test_the_command_line_shows_its_own_progress(tmp_path: Path) -> None:
         assert "iteration" not in shown(tmp_path)[0]
     finally:
         listener.reset(token)
+
+
+def test_output_that_cannot_be_kept_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        @property
+        def buffer(self) -> Any:
+            return self
+
+        def write(self, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with following(tmp_path / "logs"):
+        write(tmp_path / "logs", f"{RANKS}/0/stdout.log", "iteration 1\n")
+        monkeypatch.setattr("sys.stdout", Full())
