@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
@@ -106,8 +106,8 @@ def open_encoder(file: Path, name: str, sha256: str) -> Encoder:
 
 
 def _as_json(file: Path) -> bytes:
-    """What decides ids, as a tokenizer.json: that of a tiktoken vocabulary is made."""
-    return deciding_part(file) if file.suffix == ".json" else cast(TiktokenEngine, open_tokenizer(file)).tokenizer_json
+    """What decides ids, as a tokenizer.json: that of a tiktoken vocabulary is made, and its engine not kept."""
+    return deciding_part(file) if file.suffix == ".json" else TiktokenEngine(file).tokenizer_json
 
 
 def probe_texts(tokens: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -128,7 +129,7 @@ class SentencePieceEngine:
         self.added_tokens: Sequence[str] = ()
 
     def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
-        return flatten(self._processor.encode(list(texts), out_type=int))
+        return flatten(self._processor.encode(list(texts), out_type=int, num_threads=threads()))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._processor.decode([int(i) for i in ids]))
@@ -208,6 +209,11 @@ def _open(file: Path, *_: int) -> Engine:
         f"{file}: unknown kind of tokenizer; it must end in .json (Hugging Face), .model (SentencePiece, tiktoken) "
         "or .tiktoken."
     )
+
+
+def threads() -> int:
+    """Threads of a library that has no environment variable of its own: as Rust's, all unless a worker says 1."""
+    return int(os.environ.get("RAYON_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
 def flatten(ids: Sequence[Sequence[int]]) -> tuple[Tokens, Lengths]:

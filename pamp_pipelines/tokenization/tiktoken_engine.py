@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.tokenization.engines import flatten
+from pamp_pipelines.tokenization.engines import flatten, threads
 from pamp_pipelines.tokenization.indexed import Lengths, Tokens
 from pamp_pipelines.tokenization.tiktoken_settings import SETTINGS, settings_for
 
@@ -87,7 +87,7 @@ class TiktokenEngine:
     def encode(self, texts: Sequence[str]) -> tuple[Tokens, Lengths]:
         form = self._settings.normalization
         given = [unicodedata.normalize(form, text) for text in texts] if form else list(texts)
-        return flatten(self._encoding.encode_batch(given, allowed_special="all", num_threads=1))
+        return flatten(self._encoding.encode_batch(given, allowed_special="all", num_threads=threads()))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._encoding.decode([int(i) for i in ids])
