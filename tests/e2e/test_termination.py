@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pamp_pipelines.launchers.base import Handle
-from pamp_pipelines.orchestration.instance import ensure_home
+from pamp_pipelines.orchestration.instance import ensure_home, open_instance
 from pamp_pipelines.project import Project
 
 HERE = Path(__file__).parent / "termination"
@@ -108,13 +108,15 @@ def test_every_way_to_end_a_training(cases: Cases) -> None:
     # the run's own process is killed: its supervisor ends the worker, run monitoring the run
     orphaned = dev.launch(ASSET, "orphaned")
     handle = cases.works("orphaned")
-    slow = dev.launch(ASSET, "slow", {"dagster/max_runtime": "1"})
+    slow = dev.launch(ASSET, "slow")
     psutil.Process(int(handle.id)).parent().kill()  # type: ignore[union-attr]
     cases.is_dead(handle)
     cases.ended(orphaned, "FAILURE")
 
     # a run over its maximum runtime
     handle = cases.works("slow")
+    with open_instance(dev.project) as instance:  # only now: on a loaded machine a run needs longer than this to start
+        instance.add_run_tags(slow, {"dagster/max_runtime": "1"})
     forced = dev.launch(ASSET, "forced")
     cases.ended(slow, "FAILURE")
     cases.is_dead(handle)
