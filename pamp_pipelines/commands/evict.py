@@ -17,13 +17,14 @@ def evict(project: Path | None, budget: str) -> Outcome:
     An export is a cache: it is made again, bit for bit, from its checkpoint when it is scored again. One that is being
     scored, or was made and waits to be, is never removed. `export_budget_gb` in a profile does this by itself.
     """
-    from pamp_pipelines.declarations.catalog import load_catalog
+    from pamp_pipelines.declarations.catalog import read_catalog
     from pamp_pipelines.evaluation.export_cache import evict as run
     from pamp_pipelines.evaluation.export_cache import pending_exports
 
     found = discover(project)
     lake = open_lake(found)
-    done = run(lake, _bytes(budget), pending_exports(load_catalog(found), lake))
+    catalog, _ = read_catalog(found)  # what is wrong with a declaration is no reason to let a disk run full
+    done = run(lake, _bytes(budget), pending_exports(catalog, lake))
     data = {
         "evicted": [{"path": str(path), "bytes": size} for path, size in done.evicted],
         "leased": [str(path) for path in done.leased],

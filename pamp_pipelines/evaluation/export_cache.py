@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,8 @@ from pamp_pipelines.verification.loss import loss_job
 from pamp_pipelines.verification.stages import export_and_verify
 
 GB = 10**9
+_SILENT_S = 3600.0
+"""Seconds without an event after which a worker that nobody watches is not waited for."""
 EVICTED = ".evicted.json"
 """How the name of an evicted export's manifest ends."""
 
@@ -87,6 +91,8 @@ def evict(lake: Lake, budget: int, pending: Collection[Path] = ()) -> Eviction:
         budget: bytes.
         pending: exports that stay although they are over the budget.
     """
+    for leftover in (lake.root / "exports").glob("*/*/v*/.*.evicted.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)  # of an eviction that was killed
     mine = [export for export in lake.artifacts("hf_export") if not obtainable(export.path, export.manifest)]
     exports = sorted(mine, key=lambda export: (_used(export.path), str(export.path)))
     total = sum(export.bytes for export in exports)
@@ -118,13 +124,16 @@ def _remove(export: Path) -> bool:
             doomed = export.with_name(f".{export.name}.evicted.partial")  # as the leftovers of builds are named
             shutil.rmtree(doomed, ignore_errors=True)
             export.rename(doomed)  # readers see all of it or nothing
-            shutil.rmtree(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)  # others may be sweeping it
     return True
 
 
 def pending_exports(catalog: Catalog, lake: Lake) -> set[Path]:
-    """Exports that were not scored since they were made, and that a declared evaluation has no scores of."""
-    found = set()
+    """Exports that were not scored since they were made, and that a declared evaluation has no scores of.
+
+    Also those that a worker is scoring whose caller is gone, and its lease with it: on a cluster a worker goes on.
+    """
+    found = set(_being_scored(lake))
     for key in lake.kept_checkpoints():
         export = lake.export_dir(key)
         if not (export / MANIFEST).is_file() or _scored_since_made(export):
@@ -160,6 +169,14 @@ def keep_within_budget(catalog: Catalog, lake: Lake, key: CheckpointKey, on_even
             )
         )
     return done
+
+
+def _being_scored(lake: Lake) -> Iterator[Path]:
+    """Exports whose scoring has reported something of late."""
+    for events in (lake.root / "scores").glob("*/*/v*/.work-*/events.jsonl"):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # it ends, or its files are half written
+            if events.stat().st_mtime > time.time() - _SILENT_S:
+                yield Path(json.loads((events.parent / "job.json").read_text())["subject"]["directory"])
 
 
 def evicted_export(export: Path) -> Artifact | None:

@@ -189,6 +189,29 @@ def test_what_waits_to_be_scored_stays(exported, declared):
     assert keep_within_budget(declared, exported.lake, CheckpointKey("tiny", "gone", 1, 0)) is None
 
 
+def test_what_a_worker_without_a_caller_scores_stays(exported, declared):
+    """On a cluster the worker outlives its caller, whose lease goes with it."""
+    export = exported.lake.export_dir(KEYS[0])
+    for key in KEYS:
+        with leased(exported.lake.export_dir(key)):
+            pass
+    assert pending_exports(declared, exported.lake) == set()
+    work = exported.lake.scores_dir(KEYS[0], "").parent / ".work-0123"
+    work.mkdir(parents=True)
+    (work / "job.json").write_text(json.dumps({"subject": {"directory": str(export)}}))
+    (work / "events.jsonl").touch()
+    assert pending_exports(declared, exported.lake) == {export}
+    os.utime(work / "events.jsonl", (1000, 1000))
+    assert pending_exports(declared, exported.lake) == set(), "it has been silent for long"
+
+
+def test_what_a_killed_eviction_left_goes(exported):
+    leftover = exported.lake.export_dir(KEYS[0]).with_name(".0000000.evicted.partial")
+    leftover.mkdir()
+    evict(exported.lake, budget=10**9)
+    assert not leftover.exists()
+
+
 def test_an_evicted_export_still_explains_its_scores(exported, declared):
     scores = exported.scores(KEYS[0], "sums", "sums", {"exact_match": (0.5, 0.1)})
     path = exported.lake.export_dir(KEYS[0])
