@@ -12,6 +12,9 @@ import pytest
 from pamp_pipelines.lake.mirror import Mirror, attach, detach
 from pamp_pipelines.lake.remote import RemoteStore
 
+_served: list[str] = []
+"""The endpoint that cached clients talk to."""
+
 KEY_ID, SECRET = "tester-key-id", "tester-secret-key"
 
 
@@ -58,6 +61,7 @@ def forget_clients() -> None:
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
+    _served.clear()
 
 
 @pytest.fixture(scope="session")
@@ -67,13 +71,23 @@ def _s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in environment(_s3_server.endpoint).items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    if _served != [_s3_server.endpoint]:
+        forget_clients()
+        _served.append(_s3_server.endpoint)
+    return _s3_server
+
+
+@pytest.fixture
+def own_clients() -> Iterator[None]:
+    """For tests that change the endpoint or the credentials: a client takes a quarter of a second to make, so others
+    share one."""
     forget_clients()
-    yield _s3_server
+    yield
     forget_clients()
 
 

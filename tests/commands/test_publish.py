@@ -10,9 +10,9 @@ from pamp_pipelines import cli
 from pamp_pipelines.lake import remote
 from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.project import Project
-from tests.s3_server import KEY_ID, SECRET, Machines, _s3_server, forget_clients, machines, s3
+from tests.s3_server import KEY_ID, SECRET, Machines, _s3_server, forget_clients, machines, own_clients, s3
 
-__all__ = ["_s3_server", "machines", "s3"]
+__all__ = ["_s3_server", "machines", "own_clients", "s3"]
 
 
 @pytest.fixture
@@ -45,6 +45,7 @@ def test_without_a_url_there_is_nowhere_to_go(project: Project) -> None:
     assert "PAMP_LAKE is no URL" in result.stderr
 
 
+@pytest.mark.usefixtures("own_clients")
 def test_a_store_that_is_away_is_told_without_secrets(
     project: Project, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """Corpora in a bucket: listed, pinned and read in ranges, from a real S3 server."""
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +13,9 @@ from pamp_pipelines.corpus.readers import ReadingRules, parquet_columns, read_do
 from pamp_pipelines.corpus.sources import expand, open_source, stat_source
 from pamp_pipelines.errors import InputError, StorageError
 from pamp_pipelines.lake import remote
-from tests.s3_server import S3Server, _s3_server, forget_clients, s3
+from tests.s3_server import S3Server, _s3_server, forget_clients, own_clients, s3
 
-__all__ = ["_s3_server", "s3"]
+__all__ = ["_s3_server", "own_clients", "s3"]
 
 TEXTS = [f"text {number}" for number in range(50)]
 LINES = "".join(f'{{"text": "{text}"}}\n' for text in TEXTS).encode()
@@ -80,12 +79,9 @@ def test_an_object_that_is_written_again_is_found_out(corpus: str) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(own_clients: None, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"connect_timeout": 1, "retries": {"max_attempts": 1, "mode": "standard"}}
     monkeypatch.setitem(remote._DEFAULTS, "s3", {"config_kwargs": options})
-    forget_clients()
-    yield
-    forget_clients()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -111,6 +107,7 @@ def test_a_server_that_goes_away_while_it_is_read(corpus: str, monkeypatch: pyte
         expand([f"{corpus}/*.jsonl"], Path("/"))
 
 
+@pytest.mark.usefixtures("own_clients")
 def test_without_credentials(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

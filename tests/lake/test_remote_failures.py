@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec  # noqa: F401
@@ -96,12 +95,9 @@ def test_an_artifact_that_is_replaced_while_it_is_fetched_asks_for_another_attem
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(own_clients: None, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1, "mode": "standard"}}
     monkeypatch.setitem(remote._DEFAULTS, "s3", {"config_kwargs": options})
-    forget_clients()
-    yield
-    forget_clients()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -125,6 +121,7 @@ def test_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
             RemoteStore("s3://bucket/lake").read("catalogue/x")
 
 
+@pytest.mark.usefixtures("own_clients")
 def test_without_credentials_the_variables_are_named(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -148,6 +145,7 @@ def test_a_url_that_holds_credentials_is_refused_without_being_shown() -> None:
         RemoteStore("s3://")
 
 
+@pytest.mark.usefixtures("own_clients")
 def test_a_backend_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)

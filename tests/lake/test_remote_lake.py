@@ -107,7 +107,7 @@ def staging_leases_end() -> None:
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(files=st.dictionaries(names, st.binary(max_size=300), min_size=1, max_size=4), large=st.booleans())
 def test_whatever_is_published_is_fetched_unchanged(
