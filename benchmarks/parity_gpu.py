@@ -7,8 +7,8 @@ Per family: a tiny model with random weights is imported, Megatron builds it as 
 A family passes where Megatron's error in bfloat16, against transformers in float32, is at most twice that of
 transformers in bfloat16. Without a GPU the local layers are compared: the script can be tried anywhere.
 
-Without FAMILY all thirteen are run, in about a minute each. Transformer Engine's fused rotary kernel takes value heads
-whose width is a power of two only, so those of the tiny models are.
+Without FAMILY all thirteen are run. Megatron's fused rotary kernel for latent attention takes widths of keys (without their
+rotary part) and of values that are powers of two only, so those of the tiny models are.
 
 Axes: T  positions, V  vocabulary
 """
@@ -41,7 +41,7 @@ _LLAMA3 = {
 }  # fmt: skip
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96}
 _LATENT = {
-    "num_key_value_heads": 8, "kv_lora_rank": 72, "qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 32,
+    "num_key_value_heads": 8, "kv_lora_rank": 72, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 64,
     "moe_intermediate_size": 96, "n_routed_experts": 16, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
 }  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
