@@ -1,6 +1,6 @@
 """Memory of the whole tokenization stage on a generated corpus of any size, under a limit that ends it when exceeded.
 
-    python benchmarks/tokenization_memory.py --corpus FILE.jsonl --tokenizer FILE --gigabytes 5 --limit-gb 1.5 --work DIR
+    python benchmarks/tokenization_memory.py --corpus F.jsonl --tokenizer FILE --gigabytes 5 --limit-gb 1.5 --work DIR
 
 The documents of FILE are repeated, each with the number of the round in front. Each process may have ``--limit-gb`` of
 private memory (RLIMIT_DATA); the sum over all of them is sampled twice a second. Prints a JSON object.
