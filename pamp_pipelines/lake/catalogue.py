@@ -59,9 +59,9 @@ def refresh(mirror: Mirror) -> list[str]:
     Raises:
         StorageError, InputError: the store cannot be read.
     """
-    remote = mirror.store.list(CATALOGUE)
     with mirror.locked("refresh.lock"):
-        known = mirror.entries()
+        known = mirror.entries()  # before the listing: what is published meanwhile is then not taken for gone
+        remote = mirror.store.list(CATALOGUE)
         changed = [
             path
             for path, found in remote.items()
