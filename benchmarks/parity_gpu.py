@@ -7,8 +7,8 @@ Per family: a tiny model with random weights is imported, Megatron builds it as 
 A family passes where Megatron's error in bfloat16, against transformers in float32, is at most twice that of
 transformers in bfloat16. Without a GPU the local layers are compared: the script can be tried anywhere.
 
-Without FAMILY all thirteen are run. Megatron's fused rotary kernel for latent attention takes only widths of keys (without
-their rotary part) and of values that are powers of two, so those of the tiny models are.
+Without FAMILY all thirteen are run. Megatron's fused rotary kernel for latent attention takes only powers of two for
+the widths of keys (without their rotary part) and of values, so those of the tiny models are.
 
 Axes: T  positions, V  vocabulary
 """
