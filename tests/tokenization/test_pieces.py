@@ -114,12 +114,19 @@ def test_a_killed_build_goes_on(
     process.kill()
     process.wait()
     again: list[int] = []
+    begun: list[int] = []
     make = PieceMaker.make
-    monkeypatch.setattr(
-        PieceMaker, "make", lambda self, task, on_batch: (again.append(task), make(self, task, on_batch))[1]
-    )
+
+    def recorded(self: PieceMaker, task: int, on_batch: Any) -> Any:
+        again.append(task)
+        if self._staging.file(task, "train.bin").exists():
+            begun.append(task)
+        return make(self, task, on_batch)
+
+    monkeypatch.setattr(PieceMaker, "make", recorded)
     assert tokenize(with_sizes(other, "killed", workers=1)).content == expected.content
     assert not {int(path.stem) for path in finished} & set(again)
+    assert len(begun) <= 2, "each of the two workers had one piece in work"
     assert not staging.exists()
 
 
