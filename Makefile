@@ -62,7 +62,7 @@ demo: $(STAMP)  ## Materialise the whole chain on real input and print the leade
 
 test: $(STAMP) lint  ## All tests, quick ones first
 	@$(BIN)/pytest -q -m "not slow and not system" $(SPREAD)
-	$(BIN)/pytest -q -m "slow or system"
+	$(BIN)/pytest -q -m "slow or system" $(SPREAD)
 
 test-slurm: $(STAMP)  ## Slurm for real: two nodes of a cluster that the tests start
 	@$(BIN)/pytest -q -m system tests/system

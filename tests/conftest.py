@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from pamp_pipelines.project import Project
 from tests import postgres_server
 
 REPOSITORY = Path(__file__).parent.parent
 DATA = REPOSITORY / "data"
+
+# A property holds or it does not; how long an example took says what else the machine was doing.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def make_tiny_project(root: Path) -> Project:

@@ -16,7 +16,7 @@ from pamp_pipelines.corpus.sources import Location, SourceFile
 from pamp_pipelines.corpus.spans import plan_tasks
 from pamp_pipelines.errors import InputError
 
-PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LINES = st.one_of(
     st.text(st.characters(codec="utf-8"), max_size=30).map(lambda text: json.dumps({"text": text}).encode()),
     st.text(st.characters(codec="utf-8"), max_size=30).map(

@@ -234,7 +234,7 @@ ROW = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.lists(ROW), compression=st.sampled_from(["", ".gz", ".zst", ".bz2", ".xz"]))
 def test_every_row_is_a_document_or_dropped(
     put: Put, content: list[tuple[str | None, str | None]], compression: str

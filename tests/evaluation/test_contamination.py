@@ -29,7 +29,7 @@ def test_documents_are_found_token_for_token(tmp_path):
     assert documents_in_training([heldout], train) == (1, 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     train=st.lists(st.lists(TOKENS, min_size=1, max_size=60), min_size=1, max_size=4),
     texts=st.lists(st.lists(TOKENS, max_size=40), max_size=4),

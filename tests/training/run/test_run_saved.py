@@ -37,7 +37,7 @@ def test_prune(tmp_path, checkpoint, steps, tracker, keep_last, kept, left):
     assert sorted(d.name for d in tmp_path.iterdir() if d.is_dir()) == [f"iter_{step:07d}" for step in left]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.sets(st.integers(1, 30), min_size=1, max_size=12),
     kept=st.sets(st.integers(1, 30)),
