@@ -56,15 +56,18 @@ def _finished(directory: Path) -> Artifact | None:
 
 
 def seed(job: TrainJob, warn: Callable[[str], None]) -> None:
-    """Give a version that has no checkpoint those of the run that it goes on with, and that run's metrics.
+    """Give a version that has not begun the checkpoints of the run that it goes on with, and that run's metrics.
 
-    Files are linked where the file system can, and copied else. The tracker is written last: a process that is killed
-    here leaves a version that begins earlier, never one that claims more than it has.
+    Files are linked where the file system can, and copied else. The tracker is written last and says that all is there:
+    where a process was killed here, the next one goes on.
     """
-    if job.extends is None or Saved(job.checkpoints_dir).steps():
+    if job.extends is None:
         return
-    source = Saved(job.extends / "checkpoints")
+    ours, source = Saved(job.checkpoints_dir), Saved(job.extends / "checkpoints")
     last = source.tracker()
+    # a tracker, or a step that the other run never came to, is of training: an unreadable one is repaired, not seeded
+    if (ours.root / TRACKER).exists() or max(ours.steps(), default=0) > (last or 0):
+        return
     if last is None or not source.complete(last):
         warn(f"{job.extends}: its last checkpoint is gone, so {job.name} cannot go on with it and starts at step 0")
         return
@@ -72,8 +75,8 @@ def seed(job: TrainJob, warn: Callable[[str], None]) -> None:
     job.checkpoints_dir.mkdir(parents=True, exist_ok=True)
     write_text(job.metrics_path, "".join(json.dumps(record) + "\n" for record in records))
     for step in source.steps():
-        if step == last or (step in job.cadence and source.complete(step)):
-            _link(source.dir(step), Saved(job.checkpoints_dir).dir(step))
+        if (step == last or (step in job.cadence and source.complete(step))) and ours.problem(step) is not None:
+            _link(source.dir(step), ours.dir(step))
     write_text(job.checkpoints_dir / TRACKER, str(last))
 
 
@@ -87,7 +90,8 @@ def _as_of_a_longer_run(record: dict[str, Any], job: TrainJob) -> dict[str, Any]
 
 def _link(source: Path, target: Path) -> None:
     unfinished = target.with_name(f".{target.name}.linked")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    for leftover in (unfinished, target):
+        shutil.rmtree(leftover, ignore_errors=True)
     shutil.copytree(source, unfinished, copy_function=_link_or_copy)
     unfinished.rename(target)
     fsync_dir(target.parent)

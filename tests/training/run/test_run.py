@@ -13,9 +13,10 @@ import pytest
 from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.launchers import run_worker
-from pamp_pipelines.training import run
+from pamp_pipelines.training import extend, run
 from pamp_pipelines.training.checkpoints import tracked_iteration
 from pamp_pipelines.training.lease import LeaseTaken, lease
+from pamp_pipelines.training.saved import Saved
 
 
 def test_a_run_keeps_what_was_asked_for_and_ends_with_a_manifest(bench):
@@ -200,6 +201,45 @@ def test_a_longer_run_goes_on_with_a_shorter_one_of_the_same_horizon(bench):
     # what was linked is not shared: the shorter run is as it was
     assert read_artifact(shorter.path, verify="hash").manifest == shorter.manifest
     assert bench.steps() == [5, 8, 10]
+
+
+@pytest.mark.parametrize("links", [0, 1, 2])
+def test_a_process_killed_while_it_links_a_run_leaves_nothing_out(bench, monkeypatch, links):
+    shorter = bench.train(bench.job(horizon=20))
+    longer = bench.job(
+        run_dir=bench.job().run_dir.with_name("v0002"),
+        iterations=14,
+        cadence=(5, 10, 14),
+        horizon=20,
+        extends=shorter.path,
+    )
+    link, done = extend._link, []
+
+    def killed(source, target):
+        if len(done) == links:
+            raise KeyboardInterrupt
+        link(source, target)
+        done.append(target.name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(extend, "_link", killed)
+        if links == 2:  # both are there, the tracker is not
+            patched.setattr(extend, "write_text", lambda path, text: None)
+            extend.seed(longer, print)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                extend.seed(longer, print)
+    assert len(done) == links
+    assert Saved(longer.checkpoints_dir).tracker() is None
+    if links:  # half of a directory under a final name, as a copy of a file system without links
+        (longer.checkpoints_dir / done[-1] / ".metadata").unlink()
+    extend.seed(longer, print)
+    ours = Saved(longer.checkpoints_dir)
+    assert (ours.steps(), ours.tracker()) == ([5, 10], 10)
+    assert [ours.problem(step) for step in ours.steps()] == [None, None]
+    ours.remove(5)
+    extend.seed(longer, print)
+    assert ours.steps() == [10], "it has begun"
 
 
 def test_a_run_whose_beginning_is_gone_starts_at_its_own_beginning(bench):
