@@ -210,12 +210,13 @@ def _telemetry(job: TrainJob) -> dict[str, Any]:
 
 
 def _on_cuda(job: TrainJob) -> dict[str, Any]:
-    exact = job.determinism == "exact"
+    exact, model = job.determinism == "exact", megatron_arguments(job.hf_config)
     return {
         "transformer_impl": "transformer_engine",
         "distributed_backend": "nccl",
         "deterministic_mode": exact,
-        "moe_grouped_gemm": "num_experts" in megatron_arguments(job.hf_config),
+        "moe_grouped_gemm": "num_experts" in model,
+        "apply_rope_fusion": _fuses_rotary(model),
         # the two exclude each other: the fused kernel adds in no fixed order
         "cross_entropy_loss_fusion": not exact,
         # needs a kernel of Apex in the output layer; model.py switches it on where Transformer Engine does it
@@ -225,6 +226,18 @@ def _on_cuda(job: TrainJob) -> dict[str, Any]:
         "manual_gc": True,
         "manual_gc_interval": 100,
     }
+
+
+def _fuses_rotary(model: Mapping[str, Any]) -> bool:
+    """Whether Megatron's fused rotary kernel takes the model.
+
+    That of latent attention (`fused_mla_yarn_rope_apply.py` of 0.19.2) does YaRN alone, and each width that it reads is
+    a `tl.arange`, which Triton compiles for powers of two only: halves of the rotary part, keys and values.
+    """
+    if not model.get("multi_latent_attention"):
+        return True
+    widths = (model["qk_pos_emb_head_dim"] // 2, model["qk_head_dim"], model["v_head_dim"])
+    return model["rope_type"] == "yarn" and all(width > 0 and width & (width - 1) == 0 for width in widths)
 
 
 def _on_cpu(job: TrainJob) -> dict[str, Any]:

@@ -154,6 +154,63 @@ def test_the_device_decides_on_the_implementation() -> None:
     assert "--cross-entropy-loss-fusion" not in cuda
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 40.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "fused"),
+    [
+        ({}, True),
+        ({"qk_nope_head_dim": 96}, False),
+        ({"v_head_dim": 192}, False),
+        ({"qk_rope_head_dim": 48}, False),
+        # Megatron's latent attention refuses to fuse any other kind
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, False),
+    ],
+)
+def test_latent_attention_is_fused_where_the_kernel_takes_its_widths(config: dict[str, Any], fused: bool) -> None:
+    deepseek = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "first_k_dense_replace": 1,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "kv_lora_rank": 32,
+        "max_position_embeddings": 163840,
+        "moe_intermediate_size": 32,
+        "n_group": 1,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 32,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": YARN,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "v_head_dim": 128,
+        "vocab_size": 300,
+    }
+    words = megatron_argv(job(hf_config=deepseek | config), cuda=True)
+    assert ("--no-rope-fusion" not in words) == fused
+
+
+def test_rotary_embeddings_of_other_attention_are_always_fused() -> None:
+    assert "--no-rope-fusion" not in megatron_argv(job(), cuda=True)
+    assert "--no-rope-fusion" in megatron_argv(job(), cuda=False)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
