@@ -1,6 +1,7 @@
 """Properties of the repository as a whole."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -56,6 +57,17 @@ def imports(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Also inside functions, where a circle only shows later."""
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in MODULES}
+    graph: dict[str, set[str]] = {}
+    for name, file in names.items():
+        froms = [node for node in ast.walk(parse(file)) if isinstance(node, ast.ImportFrom) and node.module]
+        full = {(node.module or "", f"{node.module}.{alias.name}") for node in froms for alias in node.names}
+        graph[name] = {inner if inner in names else module for module, inner in full} & names.keys()
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which holds the circle
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -51,7 +51,7 @@ def load_for(job: EvaluateJob, spec: EvaluationSpec, progress: Progress) -> Load
                 for device in devices[1:]
             ]
         )
-        model.share_with(helpers)
+        model.share_by(helpers.answer)
     return Loaded(model, helpers)
 
 

@@ -6,19 +6,22 @@ Imported by the worker alone. The processes are children of the worker, so its s
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from pamp_pipelines.errors import PampError
+from pamp_pipelines.evaluation.model import Own, load_model
 
 
 @dataclass(frozen=True)
 class Loading:
-    """How a helper loads the model: the arguments of ``model.load_model``, plain data."""
+    """How a helper loads the model: the arguments of ``load_model``, plain data."""
 
     directory: Path
     prefix: str | int | None
@@ -49,7 +52,7 @@ class Helpers:
         kind: str,
         requests: Sequence[Sequence[Any]],
         configuration: tuple[Any, ...],
-        own: Callable[[Sequence[Sequence[Any]]], list[Any]],
+        own: Own,
     ) -> list[Any]:
         """Answers in the order of ``requests``: this process's share by ``own``, the others' by the helpers.
 
@@ -89,10 +92,6 @@ class Helpers:
 
 def _serve(pipe: Connection, loading: Loading) -> None:
     """Answer until the other end closes."""
-    import torch
-
-    from pamp_pipelines.evaluation.model import load_model
-
     torch.set_num_threads(loading.threads)
     model = None
     while True:

@@ -24,13 +24,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import Answers
-from pamp_pipelines.evaluation.helpers import Helpers
 
 CPU_BATCH, MAX_BATCH = 4, 256
 """``batch_size: auto`` on a CPU, where larger batches only pad more; and where the search on a GPU ends."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the kind of request, those done and all of them."""
+
+Own = Callable[[Sequence[Sequence[Any]]], list[Any]]
+Share = Callable[[str, Sequence[Sequence[Any]], tuple[Any, ...], Own], list[Any]]
+"""Answers requests with others' help: given their kind, their arguments, the configuration and what answers a share."""
 
 
 class TokenPolicy(BaseModel):
@@ -110,7 +113,7 @@ class ScoredModel(HFLM):
         self._progress = progress
         self._answers_file: Path | None = None
         self._content = ""
-        self._helpers: Helpers | None = None
+        self._share: Share | None = None
         self._kind = ""
         self._done = self._all = 0
 
@@ -136,9 +139,9 @@ class ScoredModel(HFLM):
         """Look answers up in a file, and put them there; ``content`` is the hash of the model."""
         self._answers_file, self._content = path, content
 
-    def share_with(self, helpers: Helpers | None) -> None:
-        """Deal requests to further processes, too."""
-        self._helpers = helpers
+    def share_by(self, share: Share | None) -> None:
+        """Deal requests to further processes, too: ``Helpers.answer``."""
+        self._share = share
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         return self._answered("loglikelihood_rolling", requests, self._rolling)
@@ -174,7 +177,7 @@ class ScoredModel(HFLM):
                 return ask(of_this, disable_tqdm=True) if of_this else []
 
         asked = [requests[i].args for i in unknown]
-        found = own(asked) if self._helpers is None else self._helpers.answer(kind, asked, self._configuration, own)
+        found = own(asked) if self._share is None else self._share(kind, asked, self._configuration, own)
         for i, answer in zip(unknown, found, strict=True):
             answers[i] = answer
         return answers

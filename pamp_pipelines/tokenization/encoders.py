@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from pamp_pipelines.lake.events import OnEvent, event
-from pamp_pipelines.tokenization.engines import Engine, deciding_part, flatten, open_tokenizer
+from pamp_pipelines.tokenization.batch import flatten
+from pamp_pipelines.tokenization.engines import Engine, deciding_part, open_tokenizer
 from pamp_pipelines.tokenization.indexed import Lengths, Tokens
 from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine
 

@@ -2,18 +2,17 @@
 
 import functools
 import hashlib
-import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import orjson
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.tokenization.batch import flatten, threads
 from pamp_pipelines.tokenization.indexed import Lengths, Tokens
+from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine, is_tiktoken
 
 
 class Engine(Protocol):
@@ -202,24 +201,11 @@ def _open(file: Path, *_: int) -> Engine:
         case ".json":
             return HuggingFaceEngine(file)
         case ".model" | ".tiktoken":
-            from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine, is_tiktoken
-
             return TiktokenEngine(file) if is_tiktoken(file) or file.suffix != ".model" else SentencePieceEngine(file)
     raise InputError(
         f"{file}: unknown kind of tokenizer; it must end in .json (Hugging Face), .model (SentencePiece, tiktoken) "
         "or .tiktoken."
     )
-
-
-def threads() -> int:
-    """Threads of a library that has no environment variable of its own: as Rust's, all unless a worker says 1."""
-    return int(os.environ.get("RAYON_NUM_THREADS") or len(os.sched_getaffinity(0)))
-
-
-def flatten(ids: Sequence[Sequence[int]]) -> tuple[Tokens, Lengths]:
-    """Lists of ids as one array, uint32 [tokens], and the length of each, int64 [texts]."""
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
 
 def deciding_part(file: Path) -> bytes:

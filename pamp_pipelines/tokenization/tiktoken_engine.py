@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.tokenization.engines import flatten, threads
+from pamp_pipelines.tokenization.batch import flatten, threads
 from pamp_pipelines.tokenization.indexed import Lengths, Tokens
 from pamp_pipelines.tokenization.tiktoken_settings import SETTINGS, settings_for
 
