@@ -60,7 +60,7 @@ class Project:
             while not place.exists():
                 place = place.parent
             return shutil.disk_usage(place).total // 2
-        match = re.fullmatch(r"(\d+|\d+\.\d*)([kmgt]?)b?", text.strip().lower().replace(" ", ""))
+        match = re.fullmatch(r"([0-9]{1,18}|[0-9]{1,18}\.[0-9]*)([kmgt]?)b?", text.strip().lower().replace(" ", ""))
         if match is None:
             raise InputError(f"PAMP_LAKE_CACHE_BYTES={text!r}: no size; give bytes, or e.g. 500GB")
         return int(float(match[1]) * 1000 ** ("", "k", "m", "g", "t").index(match[2]))
@@ -76,7 +76,9 @@ class Project:
 
     @classmethod
     def discover(cls, start: Path | None = None) -> "Project":
-        """Find the project: ``start``, ``PAMP_PROJECT``, upward from the current folder, the editable install's folder.
+        """Find the project: ``start``, ``PAMP_PROJECT``, upward from the current folder.
+
+        Never the folder that this package is installed from: who is outside all projects has named none.
 
         Raises:
             InputError: nothing found; the message lists what was tried.
@@ -86,7 +88,7 @@ class Project:
             candidates = [Path(explicit).expanduser().resolve()]
         else:
             here = Path.cwd().resolve()
-            candidates = [here, *here.parents, Path(__file__).resolve().parent.parent]
+            candidates = [here, *here.parents]
         for candidate in candidates:
             if (candidate / "workspace.yaml").is_file() and (candidate / "assets").is_dir():
                 return cls(candidate)
@@ -94,5 +96,5 @@ class Project:
         raise InputError(
             "no project found: a project is a folder with workspace.yaml and assets/. Tried "
             + ", ".join(map(str, tried))
-            + ". Change into the project, set PAMP_PROJECT, or pass --project."
+            + ". Change into the project, set PAMP_PROJECT to its folder, or pass --project DIR."
         )

@@ -117,6 +117,46 @@ def test_a_missing_project_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "args",
     [
+        ("check",),
+        ("demo",),
+        ("evaluate", "m/c/v0001/0000001"),
+        ("evict", "--budget", "1GB"),
+        ("export-hf", "m/c/v0001/0000001"),
+        ("import-hf", "model"),
+        ("import-hf", "model", "--plan"),
+        ("materialize", "raw_corpus", "--all"),
+        ("new", "model", "mine"),
+        ("plan", "model", "config"),
+        ("publish",),
+        ("reindex",),
+        ("report",),
+        ("schema",),
+        ("tokenize", "corpus", "model"),
+        ("trace", "0123"),
+        ("train", "model", "config"),
+        ("verify-checkpoint", "model"),
+    ],
+    ids=" ".join,
+)
+def test_outside_any_project_nothing_is_done_to_another_one(args: tuple[str, ...], tmp_path: Path) -> None:
+    """This package is installed from a folder that is a project, which nobody named."""
+    result = pamp(*args, "--json")
+    assert result.exit_code == 1, result.output
+    assert answer(result)["error"]["message"].startswith("no project found"), result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("args", [("inspect", "x"), ("compare", "a", "b"), ("evaluate", ".", "--suite", "arithmetic")])
+def test_a_project_that_is_named_and_is_none_is_not_passed_over(
+    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAMP_PROJECT", str(tmp_path))
+    assert answer(pamp(*args, "--json"))["error"]["message"].startswith("no project found: a project is a folder")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
         ("materialize",),
         ("materialize", "raw_corpus", "--all", "--partition", "x"),
         ("tokenize", "--input", "a"),

@@ -38,6 +38,14 @@ def test_an_explicit_folder_is_not_searched_upward(root: Path) -> None:
         Project.discover(root / "deep")
 
 
+def test_the_folder_of_the_installed_package_is_nobodys_choice(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"no project found.* set PAMP_PROJECT to its folder, or pass --project DIR"):
+        Project.discover()
+
+
 def test_relative_paths_start_at_the_root(root: Path) -> None:
     project = Project(root)
     assert project.resolve("data/../x") == root / "x"

@@ -8,6 +8,7 @@ is 0 when all went well, 1 when something is wrong, 2 when the command line is, 
 import functools
 import json
 import math
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -142,10 +143,14 @@ def require(condition: bool, message: str) -> None:
 
 
 def optional_project(project: Path | None) -> Project | None:
-    """The project, or None where there is none and none was asked for: plain paths need none."""
+    """The project, or None where there is none and none was asked for: plain paths need none.
+
+    Raises:
+        InputError: ``--project`` or PAMP_PROJECT names a folder that is no project.
+    """
     try:
         return Project.discover(project)
     except InputError:
-        if project is not None:
+        if project is not None or os.environ.get("PAMP_PROJECT"):
             raise
         return None
