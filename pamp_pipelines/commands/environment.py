@@ -4,12 +4,12 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.declarations.megatron_flags import megatron_version
+from pamp_pipelines.launchers.devices import gpus
 from pamp_pipelines.project import Project
 
 _PACKAGES = (
@@ -56,18 +56,6 @@ def environment_warnings(project: Project, facts: dict[str, Any]) -> list[str]:
     if facts["gpus"] and facts["packages"]["transformer-engine"] is None:
         warnings.append("GPUs without Transformer Engine: training on them needs it, see README")
     return warnings
-
-
-def gpus() -> list[str]:
-    """Name and memory of each NVIDIA GPU that the driver lists; empty without a driver or with none visible."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1") or shutil.which("nvidia-smi") is None:
-        return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
 
 
 def _version(package: str) -> str | None:

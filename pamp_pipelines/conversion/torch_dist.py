@@ -85,7 +85,7 @@ def checkpoint_dir(path: Path) -> Path:
         if not tracker.is_file():
             continue
         latest = tracker.read_text().strip()
-        if latest != RELEASE and not latest.isdigit():
+        if latest != RELEASE and not latest.isdecimal():
             raise InputError(f"{tracker}: holds {latest!r}, expected {RELEASE!r} or an iteration")
         directory = root / (latest if latest == RELEASE else f"iter_{int(latest):07d}")
         if not (directory / METADATA).is_file():

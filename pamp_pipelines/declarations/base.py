@@ -31,7 +31,7 @@ class Inconsistent(ValueError):
 
     def __init__(self, *problems: tuple[str, str]) -> None:
         self.problems = problems
-        super().__init__("; ".join(f"{field}: {message}" for field, message in problems))
+        super().__init__("; ".join(f"{field}: {message}" if field else message for field, message in problems))
 
 
 class Declaration(BaseModel):

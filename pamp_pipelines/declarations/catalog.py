@@ -1,10 +1,12 @@
 """All declarations of a project by name, read at once and reported at once."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from pamp_pipelines.declarations.base import MAX_NAME, Declaration
+from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN, Declaration
 from pamp_pipelines.declarations.corpus import Corpus
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.files import list_declarations
@@ -12,8 +14,8 @@ from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.declarations.training_config import TrainingConfig
-from pamp_pipelines.declarations.validate import read_declaration
-from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted
+from pamp_pipelines.declarations.validate import validated
+from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted, read_yaml
 from pamp_pipelines.errors import DeclarationError, InputError, Problem
 from pamp_pipelines.project import Project
 
@@ -38,7 +40,7 @@ class Catalog:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     profiles: dict[str, ComputeProfile] = field(default_factory=dict)
     documents: dict[tuple[str, str], YamlDocument] = field(default_factory=dict, repr=False, compare=False)
-    """Source files with the lines of their fields, by kind and name."""
+    """Source files with the lines of their fields, by kind and name; also of declarations that are not valid."""
 
     def corpus(self, name: str) -> Corpus:
         """Raises InputError when no such corpus is declared; so do the four lookups below."""
@@ -133,12 +135,10 @@ def read_catalog(project: Project) -> tuple[Catalog, list[Problem]]:
         for name, path in files.items():
             declared[kind].add(name)
             try:
-                document, declaration = read_declaration(path, cls)
+                documents[kind, name] = read_yaml(path)
+                valid[kind][name] = validated(documents[kind, name], cls)
             except DeclarationError as error:
                 problems += error.problems
-                continue
-            documents[kind, name] = document
-            valid[kind][name] = declaration
     problems += _split_corpora(project, valid["corpus"], documents, declared["corpus"])
     catalog = Catalog(
         project,
@@ -200,19 +200,31 @@ def _stray_folders(project: Project) -> list[Problem]:
 
 
 def _broken_references(catalog: Catalog, declared: Mapping[str, set[str]]) -> list[Problem]:
-    """References to what no file declares. A file with problems of its own still counts as declared."""
+    """References to what no file declares, also those of a training config that has other problems.
+
+    A file with problems of its own still counts as declared, and so does whatever it may split into.
+    """
+    broken = tuple(f"{corpus}." for corpus in declared["corpus"] - catalog.corpora.keys())
     problems: list[Problem] = []
-
-    def check(config: str, kind: str, name: str, loc: Loc) -> None:
-        if name not in declared[kind]:
-            where = f"add {catalog.file_of(kind, name).relative_to(catalog.project.root)}, or change the name"
-            message = f"{name!r} is not a declared {kind}: {where}.{did_you_mean(name, declared[kind])}"
-            problems.append(catalog.problem("training_config", config, loc, message))
-
-    for name, config in catalog.training_configs.items():
-        for corpus in config.corpora:
-            check(name, "corpus", corpus, ("corpora", corpus))
-        for index, model in enumerate(config.models or ()):
-            check(name, "model", model, ("models", index))
-        check(name, "profile", config.profile, ("profile",))
+    for (kind, config), document in catalog.documents.items():
+        for referred, name, loc in _references(document.value) if kind == "training_config" else ():
+            if name in declared[referred] or (referred == "corpus" and name.startswith(broken)):
+                continue
+            where = f"add {catalog.file_of(referred, name).relative_to(catalog.project.root)}, or change the name"
+            message = f"{name!r} is not a declared {referred}: {where}.{did_you_mean(name, declared[referred])}"
+            problems.append(catalog.problem(kind, config, loc, message))
     return problems
+
+
+def _references(fields: Any) -> Iterator[tuple[str, str, Loc]]:
+    """Kind, name and place of whatever the fields of a training config refer to; what is no name is validation's."""
+    if not isinstance(fields, dict):
+        return
+    corpora, models = fields.get("corpora"), fields.get("models")
+    profile = fields.get("profile", TrainingConfig.model_fields["profile"].default)
+    references: list[tuple[str, Any, Loc]] = [("profile", profile, ("profile",))]
+    references += [("corpus", name, ("corpora", name)) for name in (corpora if isinstance(corpora, dict) else ())]
+    references += [("model", n, ("models", i)) for i, n in enumerate(models if isinstance(models, list) else ())]
+    for kind, name, loc in references:
+        if isinstance(name, str) and len(name) <= MAX_NAME and re.fullmatch(NAME_PATTERN, name):
+            yield kind, name, loc

@@ -1,8 +1,7 @@
-"""Does a training config fit its compute profile, its own schedule and Megatron's arguments?"""
+"""Does a training config fit its compute profile and its own schedule?"""
 
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.declarations.cron import cron_problem
-from pamp_pipelines.declarations.megatron_flags import passthrough_problems
+from pamp_pipelines.declarations.cuda_needs import cuda_needs
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.report import Report, Subject
 from pamp_pipelines.declarations.training_config import TrainingConfig
@@ -15,7 +14,7 @@ def check_training_config(
 
     Args:
         profile: compute profile instead of the declared one.
-        cuda: whether the profile's machines have CUDA devices; None when that is unknown.
+        cuda: whether this machine has CUDA devices; None when that is unknown.
     """
     subject = Subject(catalog, report, "training_config", name)
     config = catalog.training_config(name)
@@ -23,12 +22,11 @@ def check_training_config(
     if profile in catalog.profiles:
         layout = layout_subject(subject, profile)
         _check_processes(subject, layout, laid_out(catalog, name, profile), catalog.profile(profile), profile)
+        cuda = catalog.profile(profile).has_gpus(here=cuda)
     _check_schedule(subject, config)
-    _check_precision(subject, config, cuda)
-    for argument, message in passthrough_problems(config.megatron_args).items():
-        subject.error("megatron_args", message, argument)
-    if config.cron is not None and (problem := cron_problem(config.cron)):
-        subject.error("cron", problem)
+    _check_precision(subject, config)
+    if cuda is False:
+        _check_without_cuda(subject, laid_out(catalog, name, profile))
 
 
 def laid_out(catalog: Catalog, name: str, profile: str | None) -> TrainingConfig:
@@ -120,7 +118,7 @@ def _check_schedule(subject: Subject, declared: TrainingConfig) -> None:
         subject.warn("tokens", f"rounded down to {total * batch}: {total} global batches of {batch} tokens")
 
 
-def _check_precision(subject: Subject, config: TrainingConfig, cuda: bool | None) -> None:
+def _check_precision(subject: Subject, config: TrainingConfig) -> None:
     if config.cross_entropy == "transformer_engine":
         if config.determinism == "exact":
             subject.error(
@@ -128,13 +126,12 @@ def _check_precision(subject: Subject, config: TrainingConfig, cuda: bool | None
             )
         if config.precision == "fp16":
             subject.error("cross_entropy", "transformer_engine refuses fp16: take precision bf16, or native")
-    if cuda is not False:
-        return
-    if config.precision.startswith("fp8") or config.precision == "fp16":
-        subject.warn(
-            "precision", f"{config.precision} needs CUDA and there is none here: take bf16 or fp32, or another profile"
-        )
-    if config.parallelism.context > 1:
-        subject.warn(
-            "parallelism.context", "context parallelism needs CUDA and there is none here: take 1, or another profile"
-        )
+
+
+def _check_without_cuda(subject: Subject, config: TrainingConfig) -> None:
+    """Warnings, since a config may be checked on a machine other than the one that trains; the training itself refuses
+    there."""
+    if config.precision == "fp16":
+        subject.warn("precision", "fp16 needs CUDA and there is none here: take bf16 or fp32, or another profile")
+    for field, message in cuda_needs(config.precision, config.parallelism, config.offload).items():
+        subject.warn(field, f"{message}, or take another profile")

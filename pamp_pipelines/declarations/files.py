@@ -1,6 +1,7 @@
 """Which files of a folder are declarations, and which are refused."""
 
 import re
+import stat
 from pathlib import Path
 
 from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN
@@ -28,10 +29,12 @@ def list_declarations(folder: Path) -> tuple[dict[str, Path], list[Problem]]:
 
 
 def _refusal(path: Path) -> str | None:
-    if path.suffix != ".yaml" or not path.is_file():
+    if problem := _no_file(path):
+        return problem
+    if path.suffix != ".yaml":
         rename = f": rename it to {path.stem}.yaml" if path.suffix.lower() in (".yml", ".yaml", ".json") else ""
         return f"is not a declaration, which is a .yaml file{rename or ': move it elsewhere'}"
-    if not re.match(NAME_PATTERN, path.stem):
+    if not re.fullmatch(NAME_PATTERN, path.stem):
         return (
             f"the name {path.stem!r} is refused: lower-case letters, digits, `.`, `_` and `-` only, and a letter or "
             "digit first, since it becomes a partition key and a folder. Rename the file"
@@ -39,6 +42,21 @@ def _refusal(path: Path) -> str | None:
     if len(path.stem) > MAX_NAME:
         return f"the name has {len(path.stem)} characters: shorten it to {MAX_NAME}"
     return None
+
+
+def _no_file(path: Path) -> str | None:
+    """What stands in a file's place, and what to do; None for a file."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"is a link to nothing ({path.readlink()}): remove it, or point it at a file"
+    except OSError as error:
+        # e.g. a loop of links, or a link into a folder that may not be entered
+        return f"is a link that leads nowhere ({error.strerror}): remove it, or point it at a file"
+    if stat.S_ISREG(mode):
+        return None
+    kind = "a folder" if stat.S_ISDIR(mode) else "neither a file nor a folder"
+    return f"is not a declaration but {kind}: move it elsewhere"
 
 
 def _look_alikes(files: dict[str, Path]) -> list[Problem]:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pamp_pipelines.declarations.base import Declaration, Inconsistent
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
@@ -52,37 +52,47 @@ class ComputeProfile(Declaration):
     kubernetes: KubernetesOptions = KubernetesOptions()
     """With ``launcher: kubernetes``: image, volumes and resources of the pods."""
 
-    @model_validator(mode="after")
-    def _names_of_variables(self) -> Self:
-        wrong = [name for name in self.env if not _VARIABLE.fullmatch(name)]
-        if wrong:
-            advice = "is no name of an environment variable: letters, digits and `_`, no digit first"
-            raise Inconsistent(*(("env", f"{name!r} {advice}") for name in wrong))
-        return self
-
-    @model_validator(mode="after")
-    def _no_secrets(self) -> Self:
-        secrets = [name for name in self.env if _SECRET.search(name)]
-        if secrets:
-            advice = (
-                "looks like a secret: remove it here and export it where `pamp` or Dagster starts; workers inherit it"
-            )
-            raise Inconsistent(*((f"env.{name}", advice) for name in secrets))
-        return self
+    @field_validator("env")
+    @classmethod
+    def _variables_without_secrets(cls, env: dict[str, str]) -> dict[str, str]:
+        wrong = "is no name of an environment variable: letters, digits and `_`, no digit first"
+        secret = "looks like a secret: remove it here and export it where `pamp` or Dagster starts; workers inherit it"
+        problems = [("", f"{name!r} {wrong}") for name in env if not _VARIABLE.fullmatch(name)]
+        problems += [(name, secret) for name in env if _SECRET.search(name)]
+        if problems:
+            raise Inconsistent(*problems)
+        return env
 
     @model_validator(mode="after")
     def _options_of_its_launcher(self) -> Self:
+        problems = []
         if self.slurm != SlurmOptions() and self.launcher != "slurm":  # a job carries the defaults, too
-            raise Inconsistent(("slurm", f"has no effect with `launcher: {self.launcher}`: remove it, or change that"))
+            problems.append(("slurm", f"has no effect with `launcher: {self.launcher}`: remove it, or change that"))
         if self.kubernetes != KubernetesOptions() and self.launcher != "kubernetes":
-            raise Inconsistent(("kubernetes", f"has no effect with `launcher: {self.launcher}`: remove it"))
+            problems.append(("kubernetes", f"has no effect with `launcher: {self.launcher}`: remove it"))
         if self.launcher == "kubernetes" and not self.kubernetes.image:
-            raise Inconsistent(("kubernetes.image", "is missing: name an image that has pamp_pipelines installed"))
+            problems.append(("kubernetes.image", "is missing: name an image that has pamp_pipelines installed"))
+        if problems:
+            raise Inconsistent(*problems)
         return self
 
     def lay_out(self, config: TrainingConfig) -> TrainingConfig:
         """The config as these machines run it: the same mathematics, so the declared config names what comes out."""
         return config.model_copy(update={name: getattr(self, name) for name in self.layout_fields})
+
+    def has_gpus(self, *, here: bool | None) -> bool | None:
+        """Whether the workers find GPUs; None when that is unknown.
+
+        Args:
+            here: whether this machine has any; None when that is unknown.
+        """
+        match self.launcher:
+            case "local":
+                return here
+            case "kubernetes":
+                return self.kubernetes.gpus > 0
+            case "slurm":
+                return None
 
     @property
     def layout_fields(self) -> tuple[str, ...]:

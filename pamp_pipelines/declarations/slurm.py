@@ -1,8 +1,8 @@
 """What a compute profile asks of Slurm."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import BeforeValidator, PositiveFloat, PositiveInt, StringConstraints, field_validator
 
 from pamp_pipelines.declarations.base import Declaration, Inconsistent
 
@@ -32,7 +32,7 @@ Directive = Annotated[str, StringConstraints(pattern=r'^[^\x00-\x1f\x7f"\\]+$')]
 TimeLimit = Annotated[
     str,
     BeforeValidator(_minutes, json_schema_input_type=str | int),
-    StringConstraints(pattern=r"^(\d+(:\d{2}){0,2}|\d+-\d{1,2}(:\d{2}){0,2}|UNLIMITED)$"),
+    StringConstraints(pattern=r"^([0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}|UNLIMITED)$"),
 ]
 
 
@@ -79,19 +79,16 @@ class SlurmOptions(Declaration):
     poll_s: PositiveFloat = 15.0
     """Seconds between two questions to the controller."""
 
-    @model_validator(mode="after")
-    def _only_known_directives(self) -> Self:
+    @field_validator("directives")
+    @classmethod
+    def _only_known_directives(cls, directives: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
         problems = []
-        for name, value in self.directives.items():
+        for name, value in directives.items():
             if name not in ALLOWED_DIRECTIVES:
-                problems.append(
-                    (
-                        f"directives.{name}",
-                        f"not allowed: one of {', '.join(sorted(ALLOWED_DIRECTIVES))}, without dashes",
-                    )
-                )
+                allowed = ", ".join(sorted(ALLOWED_DIRECTIVES))
+                problems.append((name, f"not allowed: one of {allowed}, without dashes"))
             elif value is False:
-                problems.append((f"directives.{name}", "leave it out instead of setting it to false"))
+                problems.append((name, "leave it out instead of setting it to false"))
         if problems:
             raise Inconsistent(*problems)
-        return self
+        return directives

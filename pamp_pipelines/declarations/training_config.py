@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, Name, Owner
+from pamp_pipelines.declarations.cron import cron_problem
+from pamp_pipelines.declarations.megatron_flags import passthrough_problems
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -214,6 +216,37 @@ class TrainingConfig(Declaration):
     megatron_args: dict[str, Any] = {}
     """Any further Megatron argument by name, without the leading dashes, e.g. ``{init-method-std: 0.02}``."""
 
+    # What one field says of itself is checked with the field, so that it is told together with what others lack.
+
+    @field_validator("models")
+    @classmethod
+    def _some_models(cls, models: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if models is not None and not models:
+            raise Inconsistent(("", "is empty: list models, or leave the field out to train every declared one"))
+        return models
+
+    @field_validator("max_epochs")
+    @classmethod
+    def _of_the_blend(cls, max_epochs: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        foreign = [name for name in max_epochs if name not in info.data.get("corpora", max_epochs)]
+        if foreign:
+            raise Inconsistent(*((name, "is no corpus of the blend: name one of `corpora`") for name in foreign))
+        return max_epochs
+
+    @field_validator("cron")
+    @classmethod
+    def _comes(cls, cron: str | None) -> str | None:
+        if cron is not None and (problem := cron_problem(cron)):
+            raise Inconsistent(("", problem))
+        return cron
+
+    @field_validator("megatron_args")
+    @classmethod
+    def _known_to_megatron(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if problems := passthrough_problems(arguments):
+            raise Inconsistent(*problems.items())
+        return arguments
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems: list[tuple[str, str]] = []
@@ -232,8 +265,6 @@ class TrainingConfig(Declaration):
             )
             problems.append(("horizon", message))
         problems += self._unit_problems()
-        if self.models is not None and not self.models:
-            problems.append(("models", "is empty: list models, or leave the field out to train every declared one"))
         if self.offload.optimizer and not self.parallelism.distributed_optimizer:
             problems.append(("offload.optimizer", "needs `parallelism.distributed_optimizer: true`"))
         if self.offload.activation_layers and self.parallelism.pipeline > 1:
@@ -241,11 +272,6 @@ class TrainingConfig(Declaration):
         if self.offload.activation_layers and self.recompute != "none":
             message = f"cannot be combined with `recompute: {self.recompute}`: take one of them"
             problems.append(("offload.activation_layers", message))
-        problems += [
-            (f"max_epochs.{name}", "is no corpus of the blend: name one of `corpora`")
-            for name in self.max_epochs
-            if name not in self.corpora
-        ]
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:
             problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))

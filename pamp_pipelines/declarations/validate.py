@@ -2,45 +2,59 @@
 
 import json
 import typing
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pamp_pipelines.declarations.base import OWNER_PATTERN, Declaration, Inconsistent
+from pamp_pipelines.declarations.base import NAME_PATTERN, OWNER_PATTERN, Declaration, Inconsistent
 from pamp_pipelines.declarations.suggest import did_you_mean
-from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted, read_yaml
+from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted
 from pamp_pipelines.errors import DeclarationError, Problem
 
 
-def read_declaration[D: Declaration](path: Path, cls: type[D]) -> tuple[YamlDocument, D]:
-    """Read and validate one file.
+def validated[D: Declaration](document: YamlDocument, cls: type[D]) -> D:
+    """The declaration that a file holds.
 
     Raises:
-        DeclarationError: with all problems of the file.
+        DeclarationError: with all problems of the file, those of its reading included.
     """
-    document = read_yaml(path)
     if not isinstance(document.value, dict):
         message = f"is a {type(document.value).__name__}, not a mapping of fields such as `description: …`"
-        raise DeclarationError([Problem(path, 1, "", message)])
+        raise DeclarationError(document.problems or [Problem(document.path, 1, "", message)])
     try:
         # Strict, so that `lr: true` and `seed: "1"` are no numbers; by way of JSON, since strict Python input would ask
         # for tuples where YAML has lists.
-        return document, cls.model_validate_json(json.dumps(document.value), strict=True)
+        declaration = cls.model_validate_json(json.dumps(document.value), strict=True)
     except ValidationError as error:
         problems = [p for details in error.errors() for p in _problems(document, cls, details)]
-        raise DeclarationError(problems) from error
+        raise DeclarationError([*document.problems, *problems]) from error
+    document.raise_problems()
+    return declaration
 
 
 def _problems(document: YamlDocument, cls: type[Declaration], error: ErrorDetails) -> list[Problem]:
     loc: Loc = tuple(part for part in error["loc"] if part != "[key]")
     cause = (error.get("ctx") or {}).get("error")
+    compares = cause is not None and (_model_at(cls, loc) is not None or not isinstance(cause, Inconsistent))
+    if compares and any(place[: len(loc)] == loc for place in document.refused):
+        return []  # One of the fields compared was refused as it stands: what is told of the others follows from that.
     if isinstance(cause, Inconsistent):
-        places = [((*loc, *(field.split(".") if field else ())), message) for field, message in cause.problems]
+        places = [(_below(document, loc, field), message) for field, message in cause.problems]
     else:
         places = [(loc, _message(cls, loc, error))]
-    return [Problem(document.path, document.line_of(place), dotted(place), message) for place, message in places]
+    return [
+        Problem(document.path, document.line_of(place), dotted(place), message)
+        for place, message in places
+        if not any(place[:length] in document.refused for length in range(len(place) + 1))
+    ]
+
+
+def _below(document: YamlDocument, loc: Loc, field: str) -> Loc:
+    """The place of a dotted field, of which keys may hold dots themselves."""
+    if not field:
+        return loc
+    return (*loc, field) if (*loc, field) in document.lines else (*loc, *field.split("."))
 
 
 def error_message(cls: type[Declaration], error: ErrorDetails) -> str:
@@ -63,7 +77,7 @@ def _message(cls: type[Declaration], loc: Loc, error: ErrorDetails) -> str:
             return f"must be {_plain_type(error['type'])}, but {given!r} is text: remove the quotes, or correct it"
         case "string_pattern_mismatch" if (error.get("ctx") or {}).get("pattern") == OWNER_PATTERN:
             return f"{given!r} is not an owner: give an e-mail address or team:name"
-        case "string_pattern_mismatch":
+        case "string_pattern_mismatch" if (error.get("ctx") or {}).get("pattern") == NAME_PATTERN:
             return f"{given!r} is not a name: lower-case letters, digits, `.`, `_` and `-`, a letter or digit first"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"{message}, not {_shown(given)}"

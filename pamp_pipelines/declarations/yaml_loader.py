@@ -6,7 +6,7 @@ without anybody noticing is refused, and the message says how to write it plainl
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from pamp_pipelines.errors import DeclarationError, Problem
 
 Loc = tuple[str | int, ...]
 """A field's place: mapping keys and list indices from the top."""
+
+MAX_DEPTH = 64
+"""Lists and mappings within one another; no declaration comes near this either."""
 
 MAX_NODES = 100_000
 """Aliases can unfold a few lines into billions of values; no declaration comes near this."""
@@ -30,6 +33,8 @@ _INF_NAN = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
 _YES_NO = re.compile(r"(yes|no|on|off|y|n)\Z", re.IGNORECASE)
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+\Z")
+
+_TOO_DEEP = "is nested too deeply: no declaration is"
 
 _CORE_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "map", "seq")}
 
@@ -47,6 +52,18 @@ class YamlDocument:
     path: Path
     value: Any
     lines: dict[Loc, int]
+    refused: dict[Loc, list[Problem]] = field(default_factory=dict)
+    """What is wrong with single values or keys, by place. A refused value is None, of a duplicate key the first stays;
+    all else is as it stands in the file and can be validated."""
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for found in self.refused.values() for problem in found]
+
+    def raise_problems(self) -> None:
+        """Raises DeclarationError when a value was refused."""
+        if self.refused:
+            raise DeclarationError(self.problems)
 
     def line_of(self, loc: Loc) -> int:
         """Line of a field, or of the nearest enclosing one that the file has."""
@@ -64,11 +81,10 @@ def dotted(loc: Loc) -> str:
 
 
 def read_yaml(path: Path) -> YamlDocument:
-    """Read one YAML file.
+    """Read one YAML file. Duplicate keys and values that YAML versions read differently are in ``refused``.
 
     Raises:
-        DeclarationError: the file is unreadable, empty, not UTF-8, not YAML, not one document, or holds a duplicate key
-            or a value that YAML versions read differently; all such values are reported at once.
+        DeclarationError: the file is unreadable, empty, not UTF-8, not YAML, not one document, or without end.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -77,6 +93,11 @@ def read_yaml(path: Path) -> YamlDocument:
     except UnicodeDecodeError as error:
         message = f"is not UTF-8 text (byte {error.start}): save it as UTF-8"
         raise DeclarationError([Problem(path, 0, "", message)]) from error
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: Path) -> YamlDocument:
+    """The same for text; ``path`` is where it is from."""
     try:
         node = _compose(text)
     except yaml.MarkedYAMLError as error:
@@ -86,14 +107,11 @@ def read_yaml(path: Path) -> YamlDocument:
     except yaml.YAMLError as error:
         raise DeclarationError([Problem(path, 0, "", f"is not YAML: {error}")]) from error
     except RecursionError as error:
-        raise DeclarationError([Problem(path, 0, "", "is not a declaration: nested too deeply")]) from error
+        raise DeclarationError([Problem(path, 0, "", _TOO_DEEP)]) from error
     if node is None:
         raise DeclarationError([Problem(path, 1, "", "is empty: write the declaration's fields, or delete the file")])
     reader = _Reader(path)
-    value = reader.read(node, ())
-    if reader.problems:
-        raise DeclarationError(reader.problems)
-    return YamlDocument(path, value, reader.lines)
+    return YamlDocument(path, reader.read(node, ()), reader.lines, reader.refused)
 
 
 def _compose(text: str) -> yaml.Node | None:
@@ -109,7 +127,7 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.problems: list[Problem] = []
+        self.refused: dict[Loc, list[Problem]] = {}
         self.lines: dict[Loc, int] = {}
         self._open: set[int] = set()
         self._nodes = 0
@@ -121,6 +139,8 @@ class _Reader:
         if self._nodes > MAX_NODES or id(node) in self._open:
             problem = "refers to itself" if id(node) in self._open else f"unfolds to more than {MAX_NODES} values"
             raise DeclarationError([Problem(self.path, line, dotted(loc), f"an alias {problem}: write the value out")])
+        if len(loc) > MAX_DEPTH:
+            raise DeclarationError([Problem(self.path, line, "", _TOO_DEEP)])
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, loc)
         self._open.add(id(node))
@@ -146,8 +166,7 @@ class _Reader:
                 self._problem(key_node, loc, "merge keys (<<) are not part of YAML 1.2: write the fields out")
                 continue
             if key in first:
-                message = f"duplicate key, first given on line {first[key]}: keep one"
-                self.problems.append(Problem(self.path, line, dotted((*loc, key)), message))
+                self._problem(key_node, (*loc, key), f"duplicate key, first given on line {first[key]}: keep one")
                 continue
             first[key] = line
             self.lines[(*loc, key)] = line
@@ -163,19 +182,14 @@ class _Reader:
         as_written = node.style is None and node.end_mark.pointer - node.start_mark.pointer == len(text)
         if node.tag == "tag:yaml.org,2002:str" and not as_written:
             return text
-        if trap := _trap(text):
-            self._problem(node, loc, trap)
-            return None
         try:
             return plain_value(text)
-        except ValueError:
-            self._problem(
-                node, loc, "has too many digits for a number: write a smaller one, or quote it where text is meant"
-            )
+        except ValueError as error:
+            self._problem(node, loc, str(error))
             return None
 
     def _problem(self, node: yaml.Node, loc: Loc, message: str) -> None:
-        self.problems.append(Problem(self.path, node.start_mark.line + 1, dotted(loc), message))
+        self.refused.setdefault(loc, []).append(Problem(self.path, node.start_mark.line + 1, dotted(loc), message))
 
 
 def _trap(text: str) -> str | None:
@@ -190,13 +204,23 @@ def _trap(text: str) -> str | None:
 
 
 def plain_value(text: str) -> Any:
-    """A plain scalar by the YAML 1.2 core schema; ``_`` may group digits, since nobody means anything else by it."""
+    """A plain scalar by the YAML 1.2 core schema; ``_`` may group digits, since nobody means anything else by it.
+
+    Raises:
+        ValueError: YAML versions read it differently, or it is too large; the message says what to write instead.
+    """
+    if trap := _trap(text):
+        raise ValueError(trap)
     if _NULL.match(text):
         return None
     if _BOOL.match(text):
         return text.lower() == "true"
     if _INT.match(text):
-        return int(text)
+        try:
+            return int(text)
+        except ValueError:
+            message = "has too many digits for a number: write a smaller one, or quote it where text is meant"
+            raise ValueError(message) from None
     if _HEX_OR_OCTAL.match(text):
         return int(text, 0)
     if _FLOAT.match(text):

@@ -81,7 +81,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
 def _predecessor(lake: Lake, key: CheckpointKey, evaluation: str) -> Predecessor | None:
     """Scores of the last checkpoint before this one in the same run, if it has any by this evaluation."""
     folder = lake.scores_dir(key, evaluation).parents[1]
-    steps = sorted(int(found.name) for found in folder.glob("*/") if found.name.isdigit())
+    steps = sorted(int(found.name) for found in folder.glob("*/") if found.name.isdecimal())
     for step in reversed([step for step in steps if step < key.step]):
         file = lake.scores_dir(replace(key, step=step), evaluation) / SCORES
         if file.is_file():

@@ -27,7 +27,7 @@ class CheckpointKey:
     @classmethod
     def parse(cls, key: str) -> "CheckpointKey":
         """Raises InputError for a key of another form."""
-        match = re.fullmatch(r"([^/|]+)/([^/|]+)/v(\d{4,})/(\d{7,})", key)
+        match = re.fullmatch(r"([^/|]+)/([^/|]+)/v([0-9]{4,18})/([0-9]{7,18})", key)
         if not match:
             raise InputError(f"{key!r} is no checkpoint key; it has the form model/training_config/v0001/0000500")
         return cls(match[1], match[2], int(match[3]), int(match[4]))
@@ -58,7 +58,7 @@ class Lake:
     def versions(self, model: str, training_config: str) -> list[int]:
         """Existing versions, oldest first."""
         parent = self.versions_dir(model, training_config)
-        return sorted(int(d.name[1:]) for d in parent.glob("v[0-9]*") if d.is_dir() and d.name[1:].isdigit())
+        return sorted(int(d.name[1:]) for d in parent.glob("v[0-9]*") if d.is_dir() and d.name[1:].isdecimal())
 
     def kept_record(self, key: CheckpointKey) -> Path:
         """Manifest of a kept checkpoint."""
@@ -69,7 +69,7 @@ class Lake:
         found = []
         for record in (self.root / "runs").glob("*/*/v*/kept/*.json"):
             version, config, model = record.parts[-3], record.parts[-4], record.parts[-5]
-            if version[1:].isdigit() and record.stem.isdigit():
+            if version[1:].isdecimal() and record.stem.isdecimal():
                 found.append(CheckpointKey(model, config, int(version[1:]), int(record.stem)))
         yield from sorted(found)
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pamp_pipelines.conversion.architectures import megatron_arguments
+from pamp_pipelines.declarations.cuda_needs import cuda_needs
 from pamp_pipelines.declarations.megatron_flags import (
     MegatronFlag,
     megatron_flags,
     passthrough_argv,
     passthrough_problems,
 )
-from pamp_pipelines.declarations.training_config import Offload
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.job import TrainJob
 
@@ -242,15 +242,8 @@ def _fuses_rotary(model: Mapping[str, Any]) -> bool:
 
 def _on_cpu(job: TrainJob) -> dict[str, Any]:
     """What has no CPU implementation is off; arithmetic in a fixed order is all a CPU has, so both modes are exact."""
-    if job.precision.startswith("fp8"):
-        raise InputError(f"{job.name}: precision {job.precision} needs a CUDA device; without one use bf16 or fp32")
-    if job.parallelism.context > 1:
-        raise InputError(f"{job.name}: parallelism.context {job.parallelism.context} needs CUDA devices")
-    if job.offload != Offload():
-        raise InputError(
-            f"{job.name}: offload needs a CUDA device: without one the optimizer's state and the activations lie in "
-            "the host's memory anyway; leave `offload` out"
-        )
+    if needs := cuda_needs(job.precision, job.parallelism, job.offload):
+        raise InputError(f"{job.name}: {'; '.join(needs.values())}")
     return {
         "transformer_impl": "local",
         "distributed_backend": "gloo",

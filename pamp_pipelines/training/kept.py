@@ -39,7 +39,7 @@ def record_path(run_dir: Path, step: int) -> Path:
 
 def recorded_steps(run_dir: Path) -> list[int]:
     """Steps that have a record, oldest first."""
-    return sorted(int(file.stem) for file in (run_dir / "kept").glob("*.json") if file.stem.isdigit())
+    return sorted(int(file.stem) for file in (run_dir / "kept").glob("*.json") if file.stem.isdecimal())
 
 
 def read_record(run_dir: Path, step: int) -> Manifest:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,8 +11,8 @@ from pydantic_core import ErrorDetails
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import TOKEN_FIELDS, TrainingConfig
 from pamp_pipelines.declarations.validate import error_message
-from pamp_pipelines.declarations.yaml_loader import plain_value
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.declarations.yaml_loader import parse_yaml, plain_value
+from pamp_pipelines.errors import DeclarationError, InputError
 
 _UNITS = (("iterations", "tokens"), *((field.iterations, field.tokens) for field in TOKEN_FIELDS))
 _OTHER_UNIT = {a: b for pair in _UNITS for a, b in (pair, pair[::-1])}
@@ -22,11 +23,11 @@ def apply_overrides(config: TrainingConfig, overrides: Sequence[str], file: str)
 
     Args:
         config: as declared.
-        overrides: ``optimizer.lr=1e-4``; a value is read as in the YAML file, ``[…]`` and ``{…}`` as JSON.
+        overrides: ``optimizer.lr=1e-4``; a value is read as in the YAML file, ``[…]`` and ``{…}`` included.
         file: of the config, for messages.
 
     Raises:
-        InputError: no ``=``, an unknown field, or a value that the field does not take.
+        InputError: no ``=``, an unknown field, or a value that the file would not take either.
     """
     if not overrides:
         return config
@@ -79,9 +80,15 @@ def _set(fields: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _value(text: str, override: str) -> Any:
-    if text[:1] not in ("[", "{"):
-        return plain_value(text)
+    shown = override if len(override) <= 200 else f"{override[:199]}…"
     try:
-        return json.loads(text)
+        if text[:1] not in ("[", "{"):
+            return plain_value(text)
+        document = parse_yaml(text, Path())
+        document.raise_problems()
+        return document.value
+    except DeclarationError as error:
+        found = "; ".join(f"{p.field}: {p.message}" if p.field else p.message for p in error.problems)
+        raise InputError(f"--set {shown!r}: {found}") from None
     except ValueError as error:
-        raise InputError(f"--set {override!r}: not valid JSON ({error})") from None
+        raise InputError(f"--set {shown!r}: {error}") from None

@@ -1,9 +1,14 @@
-"""Whether this machine has Megatron, which exists for Linux only."""
+"""Whether a training could run where it is to: said before anything is claimed or started."""
 
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
+from pamp_pipelines.declarations.cuda_needs import cuda_needs
+from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.launchers.devices import may_have_gpus
 
 
 def require_megatron(purpose: str) -> None:
@@ -24,3 +29,16 @@ def require_megatron(purpose: str) -> None:
         "tokenization, conversion, export and evaluation work here"
     )
     raise InputError(f"{purpose} needs megatron-core, which is not installed; {where}")
+
+
+def require_devices(config: TrainingConfig, profile: ComputeProfile, file: Path) -> None:
+    """Raises InputError where the config needs CUDA devices and the profile's machines have none.
+
+    Args:
+        config: as the profile lays it out.
+        profile: where the run is to be.
+        file: of the config, for the message.
+    """
+    needs = cuda_needs(config.precision, config.parallelism, config.offload)
+    if needs and profile.has_gpus(here=may_have_gpus()) is False:
+        raise InputError(f"{file}: " + "; ".join(f"{field}: {message}" for field, message in needs.items()))

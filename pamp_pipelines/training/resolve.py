@@ -28,6 +28,7 @@ from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.lineage import follows
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides, require_free
+from pamp_pipelines.training.requirements import require_devices
 from pamp_pipelines.training.saved import has_weights
 from pamp_pipelines.training.versions import select_version
 
@@ -100,7 +101,8 @@ def train_job(
     Raises:
         MissingInput: shards or the converted model are not there; names the partition as the UI does.
         VerificationFailed: an input failed a check that blocks, or its files are damaged.
-        InputError: the pair is not declared, or does not fit the model or the profile; names file and field.
+        InputError: the pair is not declared, or does not fit the model, the profile or its devices; names file and
+            field.
     """
     catalog.require_pair(model, config)
     file = catalog.file_of("training_config", config)
@@ -110,6 +112,8 @@ def train_job(
     require_free(overrides, compute, str(catalog.file_of("profile", profile_name)))
     catalog = catalog.with_training_config(config, declared)
     check_pair(catalog, model, config, profile=profile_name).raise_errors()
+    if claim:
+        require_devices(compute.lay_out(declared), compute, file)
     inputs = find_inputs(catalog, lake, model, tuple(sorted(declared.corpora)))
     if claim:
         for artifact in inputs.all:

@@ -10,7 +10,8 @@ from pamp_pipelines.cli import pamp
 from pamp_pipelines.commands.new import KINDS
 from pamp_pipelines.declarations.catalog import KINDS as DECLARATIONS
 from pamp_pipelines.declarations.catalog import folder_of
-from pamp_pipelines.declarations.validate import read_declaration
+from pamp_pipelines.declarations.validate import validated
+from pamp_pipelines.declarations.yaml_loader import read_yaml
 from pamp_pipelines.errors import DeclarationError
 from pamp_pipelines.project import Project
 
@@ -34,7 +35,7 @@ def test_a_filled_in_template_is_valid(empty: Project, kind: str) -> None:
     text = file.read_text()
     assert "CHANGE" in text
     file.write_text(text.replace("CHANGE", "change"))
-    read_declaration(file, DECLARATIONS[kind])
+    validated(read_yaml(file), DECLARATIONS[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,7 +58,7 @@ def test_what_is_not_filled_in_is_refused(empty: Project) -> None:
     run(empty, "training_config", "mine")
     file = folder_of(empty, "training_config") / "mine.yaml"
     with pytest.raises(DeclarationError, match="corpora"):
-        read_declaration(file, DECLARATIONS["training_config"])
+        validated(read_yaml(file), DECLARATIONS["training_config"])
 
 
 @pytest.mark.parametrize("name", ["Mine", "a,b", "a|b", "../x", "x" * 101])

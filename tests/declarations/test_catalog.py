@@ -1,5 +1,6 @@
 """All files are read, all problems are reported at once with file, line and field, and names are looked up."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -63,6 +64,65 @@ def test_all_problems_of_all_files_at_once(problems: Problems, edit: Edit) -> No
     assert "'ten' is text" in text
 
 
+def test_all_problems_of_one_file_at_once(problems: Problems, project: Project) -> None:
+    """Values that were refused as they stand, unknown fields, fields that are wrong by themselves, references."""
+    (project.root / CFG).write_text(
+        "models: [tny, no]\n"
+        "corpora: {text: 1, txt: 1}\n"
+        "max_epochs: {texx: 4}\n"
+        "sequence_length: 32\n"
+        "iterations: 010\n"
+        "global_batch_size: 4\n"
+        "optimizer: {lr: 1e-3}\n"
+        "checkpont: {interval: 5}\n"
+        "checkpoint: {intervall: 5}\n"
+        "validation: {interval: 5, step_0: no}\n"
+        "profile: eigth\n"
+        "cron: '61 3 * * 1'\n"
+        "megatron_args: {hiden-dropout: 0.1, init-method-std: 1:30, seed: 1, seed: 2}\n"
+    )
+    assert [p.removeprefix(f"{CFG}:").split(": ")[:2] for p in problems()] == [
+        ["1", "models[0]"],
+        ["1", "models[1]"],
+        ["2", "corpora.txt"],
+        ["3", "max_epochs.texx"],
+        ["5", "iterations"],
+        ["8", "checkpont"],
+        ["9", "checkpoint.intervall"],
+        ["10", "validation.step_0"],
+        ["11", "profile"],
+        ["12", "cron"],
+        ["13", "megatron_args.hiden-dropout"],
+        ["13", "megatron_args.seed"],
+    ] or problems()
+
+
+def test_what_follows_from_a_refused_value_is_not_told(problems: Problems, project: Project, edit: Edit) -> None:
+    edit(CFG, "iterations: 10", "iterations: 010")
+    edit("assets/corpora/text.yaml", "format: jsonl", "format: jsonl\nfilters: [{min_characters: 010}]")
+    edit("assets/models/hf.yaml", "path: data/hf", "path: no")
+    assert [p.split(": ")[1] for p in problems()] == ["filters[0].min_characters", "hf.path", "iterations"]
+
+
+def test_corpora_that_a_broken_file_would_make_count_as_declared(problems: Problems, edit: Edit) -> None:
+    edit("assets/corpora/text.yaml", "format: jsonl", "format: jsnl\nshard_sets: {code: code}")
+    edit(CFG, "text: 1", "text.code: 1")
+    assert [p.split(": ")[:2] for p in problems()] == [["assets/corpora/text.yaml:3", "format"]]
+
+
+def test_all_problems_of_a_profile_at_once(problems: Problems, project: Project) -> None:
+    (project.root / "resources/local.yaml").write_text(
+        "proceses_per_node: 1\nenv: {A-B: x, HF_TOKEN: xyz}\nslurm: {directives: {nodes: 2}, time: '٣:00'}\n"
+    )
+    assert [p.split(": ")[:2] for p in problems()] == [
+        ["resources/local.yaml:1", "proceses_per_node"],
+        ["resources/local.yaml:2", "env"],
+        ["resources/local.yaml:2", "env.HF_TOKEN"],
+        ["resources/local.yaml:3", "slurm.directives.nodes"],
+        ["resources/local.yaml:3", "slurm.time"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "expected"),
     [
@@ -107,7 +167,10 @@ def test_one_problem(problems: Problems, edit: Edit, file: str, old: str, new: s
         (f"assets/models/{'x' * 101}.yaml", "has 101 characters"),
         ("assets/models/x.yml", "x.yml: is not a declaration, which is a .yaml file: rename it to x.yaml"),
         ("assets/models/notes.txt", "notes.txt: is not a declaration, which is a .yaml file: move it elsewhere"),
-        ("assets/models/sub/x.yaml", "assets/models/sub: is not a declaration"),
+        ("assets/models/sub/x.yaml", "assets/models/sub: is not a declaration but a folder: move it elsewhere"),
+        ("assets/models/x.yaml/x.yaml", "x.yaml: is not a declaration but a folder: move it elsewhere"),
+        ("assets/models/x.yml/x.yaml", "x.yml: is not a declaration but a folder: move it elsewhere"),
+        ("assets/models/x\n.yaml", r"the name 'x\n' is refused"),
         ("assets/training_config/x.yaml", "is not a folder of declarations. Did you mean 'training_configs'?"),
         ("assets/corpora/te-xt.yaml", None),
     ],
@@ -120,6 +183,20 @@ def test_names_and_stray_files(problems: Problems, project: Project, file: str, 
     found = problems()
     assert len(found) == (expected is not None), found
     assert expected is None or expected in found[0]
+
+
+def test_what_is_no_file(problems: Problems, project: Project) -> None:
+    models = project.root / "assets/models"
+    (models / "gone.yaml").symlink_to("nowhere.yaml")
+    (models / "loop.yaml").symlink_to("loop.yaml")
+    os.mkfifo(models / "pipe.yaml")
+    (models / "linked.yaml").symlink_to("hf.yaml")
+    assert problems() == [
+        "assets/models/gone.yaml: is a link to nothing (nowhere.yaml): remove it, or point it at a file",
+        "assets/models/loop.yaml: is a link that leads nowhere (Too many levels of symbolic links): "
+        "remove it, or point it at a file",
+        "assets/models/pipe.yaml: is not a declaration but neither a file nor a folder: move it elsewhere",
+    ]
 
 
 def test_names_that_differ_in_punctuation_only(problems: Problems, project: Project) -> None:

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from dagster._utils.schedules import cron_string_iterator, is_valid_cron_schedule
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.declarations.catalog import load_catalog, read_catalog
 from pamp_pipelines.declarations.cron import cron_problem
 from pamp_pipelines.declarations.cross_checks import check_pair, cross_check
 from pamp_pipelines.errors import DeclarationError, InputError
@@ -18,9 +21,11 @@ CFG = "assets/training_configs/cfg.yaml"
 
 
 def check(project: Project, cuda: bool | None = None) -> tuple[list[str], list[str]]:
-    report = cross_check(load_catalog(project), cuda=cuda)
+    catalog, problems = read_catalog(project)
+    report = cross_check(catalog, cuda=cuda)
     errors, warnings = (
-        [f"{p.file.name}:{p.line}: {p.field}: {p.message}" for p in found] for found in (report.errors, report.warnings)
+        [f"{p.file.name}:{p.line}: {p.field}: {p.message}" for p in found]
+        for found in (problems + report.errors, report.warnings)
     )
     return errors, warnings
 
@@ -188,7 +193,8 @@ def test_a_damaged_tokenizer_is_named(project: Project) -> None:
     ("old", "new", "expected"),
     [
         ("iterations: 10", "tokens: 200", "tokens: rounded down to 128"),
-        (M, M + "\nprecision: fp8_delayed", "precision: fp8_delayed needs CUDA"),
+        (M, M + "\nprecision: fp8_delayed", "precision: precision fp8_delayed needs a CUDA device"),
+        (M, M + "\noffload: {optimizer: 0.5}", "cfg.yaml:2: offload: offload needs a CUDA device"),
         (
             "models: [tiny]",
             "models: [tiny]\nevaluation: {final: false}",
@@ -245,13 +251,75 @@ def test_a_layout_of_the_profile_is_checked_in_its_place(project: Project, edit:
         check_pair(load_catalog(project), "tiny", "cfg", profile="eight").raise_errors()
 
 
-@pytest.mark.parametrize("expression", ["0 3 * * 1", "*/15 0-6 1,15 jan-mar mon-fri", "@daily", "0 0 1 * 7"])
+@pytest.mark.parametrize(
+    "expression",
+    ["0 3 * * 1", "*/15 0-6 1,15 jan-mar mon-fri", "@daily", "0 0 1 * 7", "0 0 29 2 *", "0 0 31 2-3 *", "5/15 * * * *"],
+)
 def test_cron(expression: str) -> None:
     assert cron_problem(expression) is None
 
 
 @pytest.mark.parametrize(
-    "expression", ["", "60 * * * *", "* 24 * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "@often", "a * * * *"]
+    "expression",
+    [
+        *("", "60 * * * *", "* 24 * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "@often", "a * * * *"),
+        *("² 3 * * *", "٣ 3 * * *", "*/² * * * *", f"{'9' * 5000} * * * *", f"*/{'9' * 5000} * * * *"),
+    ],
 )
 def test_no_cron(expression: str) -> None:
     assert cron_problem(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["0 0 30 2 *", "0 0 31 feb *", "0 0 30,31 2 *", "0 0 30/1 2 *", "0 0 31 2,4,6 *", "0 0 31 4-6/2 *", "0 0 30 2 1"],
+)
+def test_a_date_that_never_comes(project: Project, edit: Edit, expression: str) -> None:
+    edit(CFG, M, f'{M}\ncron: "{expression}"')
+    errors, _ = check(project)
+    assert len(errors) == 1
+    assert errors[0].startswith("cfg.yaml:2: cron: never comes: month ")
+
+
+_MONTHS_AND_DAYS = ["jan", "feb", "mar", "apr", "dec", "sun", "mon", "tue", "sat"]
+_NUMBER = st.integers(0, 62).map(str) | st.sampled_from(["²", "٣", "007", *_MONTHS_AND_DAYS])
+_ITEM = st.builds(
+    lambda first, last, step: f"{first}{last and '-' + last}{step and '/' + step}",
+    st.just("*") | _NUMBER,
+    st.just("") | _NUMBER,
+    st.just("") | _NUMBER,
+)
+_FIELD = st.just("*") | st.lists(_ITEM, min_size=1, max_size=2).map(",".join)
+
+
+@given(
+    st.lists(_FIELD, min_size=4, max_size=6).map(" ".join) | st.tuples(*(_FIELD,) * 2).map("0 0 {0[0]} {0[1]} *".format)
+)
+def test_dagster_takes_every_cron_that_passes(expression: str) -> None:
+    """Dagster's own check at the load of a schedule, and its search for the next time."""
+    if cron_problem(expression) is None:
+        assert is_valid_cron_schedule(expression), expression
+        next(cron_string_iterator(0.0, expression, "UTC"))
+
+
+@pytest.mark.parametrize(
+    ("profile", "here", "warns"),
+    [
+        ("processes_per_node: 8", True, False),
+        ("processes_per_node: 8", False, True),
+        ("processes_per_node: 8", None, False),
+        # what this machine has says nothing of a cluster's
+        ("processes_per_node: 8\nlauncher: slurm", False, False),
+        ("processes_per_node: 8\nlauncher: kubernetes\nkubernetes: {image: x, gpus: 8}", False, False),
+        ("processes_per_node: 8\nlauncher: kubernetes\nkubernetes: {image: x}", True, True),
+    ],
+)
+def test_gpus_are_those_of_the_profile(
+    project: Project, edit: Edit, profile: str, here: bool | None, warns: bool
+) -> None:
+    edit(CFG, M, M + "\nprofile: eight\nglobal_batch_size: 8\noffload: {optimizer: 0.5}")
+    edit(CFG, "global_batch_size: 4\n", "")
+    edit("resources/eight.yaml", "processes_per_node: 8", profile)
+    errors, warnings = check(project, cuda=here)
+    assert errors == []
+    assert [w.split(": ")[1] for w in warnings] == ["offload"] * warns

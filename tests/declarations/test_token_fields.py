@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.declarations.cross_checks import cross_check
 from pamp_pipelines.declarations.training_config import TOKEN_FIELDS, TrainingConfig
+from pamp_pipelines.errors import DeclarationError
 from pamp_pipelines.project import Project
 
 BATCH = 8 * 64
@@ -96,6 +97,7 @@ def test_what_is_left_over_is_a_warning(project: Project, edit: Callable[[str, s
 def test_offloading_has_fields_of_its_own(project: Project, edit: Callable[[str, str, str], None]) -> None:
     file = "assets/training_configs/cfg.yaml"
     edit(file, "models: [tiny]", "models: [tiny]\nmegatron_args: {optimizer-cpu-offload: true}")
-    assert "`optimizer-cpu-offload` is set by the pipeline: use `offload` instead" in findings(project)[0]
+    with pytest.raises(DeclarationError, match="`optimizer-cpu-offload` is set by the pipeline: use `offload` instead"):
+        load_catalog(project)
     edit(file, "megatron_args: {optimizer-cpu-offload: true}", "offload: {optimizer: 1.0}")
     assert findings(project)[0] == ""

@@ -16,7 +16,9 @@ from pamp_pipelines.errors import DeclarationError
 def read(folder: Path, text: str) -> Any:
     path = folder / "x.yaml"
     path.write_text(text, encoding="utf-8")
-    return read_yaml(path)
+    document = read_yaml(path)
+    document.raise_problems()
+    return document
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,9 @@ def test_every_trap_and_duplicate_is_reported_at_once(tmp_path: Path) -> None:
         (f"a: {'9' * 5000}\n", "x.yaml:1: a: has too many digits"),
         ("a: *nowhere\n", "is not YAML: .*undefined alias"),
         ("[" * 5000, "nested too deeply|is not YAML"),
+        ("[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("a: " + "[" * 100 + "]" * 100, "x.yaml:1: is nested too deeply"),
+        ("a: " + "{b: " * 100 + "1" + "}" * 100, "x.yaml:1: is nested too deeply"),
     ],
 )
 def test_what_is_no_declaration(tmp_path: Path, text: str, message: str) -> None:
@@ -108,6 +113,14 @@ def test_wrong_encoding_and_missing_file(tmp_path: Path) -> None:
         read_yaml(path)
     with pytest.raises(DeclarationError, match="cannot be read"):
         read_yaml(tmp_path / "absent.yaml")
+
+
+def test_what_is_refused_leaves_the_rest_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("a: no\nb: [1, 010]\nc: 1\nc: 2\n")
+    document = read_yaml(path)
+    assert document.value == {"a": None, "b": [1, None], "c": 1}
+    assert list(document.refused) == [("a",), ("b", 1), ("c",)]
 
 
 def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:

@@ -95,6 +95,20 @@ def test_a_manifest_with_unknown_fields_is_refused(tmp_path):
         Manifest.model_validate({**manifest.model_dump(), "schema_version": 2})
 
 
+def test_digits_that_are_no_numbers_are_foreign(tmp_path):
+    """`²` is a digit to str.isdigit, not to int."""
+    lake = Lake(tmp_path)
+    for name in ("v0001/kept/0000005", "v0001/kept/²", "v1²/kept/0000005"):
+        record = lake.versions_dir("m", "c") / f"{name}.json"
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+    assert lake.versions("m", "c") == [1]
+    assert list(lake.kept_checkpoints()) == [CheckpointKey("m", "c", 1, 5)]
+    for key in ("m/c/v٠٠٠١/0000005", "m/c/v0001/" + "9" * 5000):
+        with pytest.raises(InputError, match="is no checkpoint key"):
+            CheckpointKey.parse(key)
+
+
 def test_the_lake_lists_finished_artifacts_and_kept_checkpoints(tmp_path):
     lake = Lake(tmp_path)
     for corpus in ("b", "a"):

@@ -317,16 +317,38 @@ def test_overrides(catalog):
     assert over("parallelism.tensor=2").parallelism.tensor == 2
     assert (over("tokens=1024").iterations, over("tokens=1024").tokens) == (None, 1024)
     assert over('megatron_args={"init-method-std": 0.01}').megatron_args == {"init-method-std": 0.01}
-    assert over('models=["scratch"]').models == ("scratch",)
+    assert over('models=["scratch"]').models == over("models=[scratch]").models == ("scratch",)
     for bad, message in {
         "optimizer.lr": "expected key=value",
         "optimizer.lrr=1": r"both\.yaml with --set optimizer\.lrr=1: optimizer\.lrr: unknown field. Did you mean 'lr'",
         "sequence_length=long": "sequence_length: Input should be a valid integer",
         "seed.x=1": "'seed' has no fields",
-        "models=[": "not valid JSON",
+        "models=[": "models=.*is not YAML",
+        "iterations=010": "`010` is octal in YAML 1.1 and decimal in YAML 1.2: drop the leading zeros",
+        "retrain_on_new_data=yes": "write true or false",
+        'corpora={"sonnets": 1, "sonnets": 2}': "sonnets: duplicate key, first given on line 1: keep one",
+        "corpora={sonnets: 1, plays: 010}": "plays: `010` is octal",
+        f"corpora={'[' * 5000}{']' * 5000}": "nested too deeply",
+        f"corpora={'[' * 100}{']' * 100}": "nested too deeply",
+        f"seed={'9' * 5000}": "has too many digits",
+        "cron=0 0 30 2 *": "cron: .*never comes",
+        "megatron_args={hiden-dropout: 0.1}": "has no argument `hiden-dropout`",
     }.items():
         with pytest.raises(InputError, match=message):
             over(bad)
+
+
+def test_what_needs_a_gpu_is_refused_before_a_version_is_claimed(catalog, lake, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for override, message in {
+        "offload.optimizer=0.5": r"both\.yaml: offload: offload needs a CUDA device",
+        "precision=fp8_delayed": "needs a CUDA device; without one use bf16",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            train_job(catalog, lake, "scratch", "both", overrides=[override])
+        # what only looks asks nothing of this machine
+        train_job(catalog, lake, "scratch", "both", overrides=[override], claim=False)
+    assert lake.versions("scratch", "both") == []
 
 
 def test_export_of_a_kept_checkpoint(catalog, lake, checkpoint):
