@@ -262,6 +262,35 @@ def test_tokenize_says_what_is_wrong_and_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "shards").exists()
 
 
+def test_no_output_is_put_into_its_source_or_into_something_finished(tiny_project: Project, tmp_path: Path) -> None:
+    """Before any work: each would be found by `manifest.json` or config.json to be what it is no more."""
+    model, made = tmp_path / "model", tmp_path / "made"
+    shutil.copytree(tiny_project.data / "models/imported", model)
+    (tmp_path / "a.jsonl").write_text('{"text": "To be"}\n')
+    tokenize = ("tokenize", "--input", "a.jsonl", "--tokenizer", TOKENIZER, "--workers", "1", "--output")
+    assert pamp(*tokenize, made).exit_code == 0
+    there = sorted(tmp_path.rglob("*"))
+    commands: list[tuple[object, ...]] = [
+        ("evaluate", model, "--suite", "hellaswag", "--output", model),
+        ("evaluate", model, "--suite", "hellaswag", "--output", model / "scores"),
+        ("evaluate", model, "--suite", "model", "--output", tmp_path),
+        ("evaluate", model, "--suite", "hellaswag", "--output", made),
+        ("import-hf", model, model / "megatron"),
+        ("import-hf", model, model),
+        ("import-hf", model, made),
+        ("import-hf", model, made / "megatron"),
+        ("report", "--project", tiny_project.root, "--output", made),
+        ("report", "--project", tiny_project.root, "--output", made / "report"),
+        ("schema", "--output", made),
+        (*tokenize, made / "shards"),
+        (*tokenize, model),
+    ]
+    for words in commands:
+        message = answer(pamp(*words, "--json"))["error"]["message"]
+        assert "choose another output" in message, (words, message)
+    assert sorted(tmp_path.rglob("*")) == there
+
+
 @pytest.mark.slow
 def test_import_and_export_of_plain_directories(tiny_project: Project, tmp_path: Path) -> None:
     source = tiny_project.data / "models/imported"
@@ -271,6 +300,9 @@ def test_import_and_export_of_plain_directories(tiny_project: Project, tmp_path:
     exported = pamp("export-hf", "meg", "out", "--json")
     assert exported.exit_code == 0, exported.output
     assert (tmp_path / "out/model.safetensors").is_file()
+    for inside in ("meg/out", "meg/checkpoint/release/out", "out/again"):
+        result = pamp("export-hf", "meg", inside, "--json")
+        assert "choose another output" in answer(result)["error"]["message"]
     assert pamp("import-hf", tmp_path / "nowhere", "x", "--json").exit_code == 1
 
 

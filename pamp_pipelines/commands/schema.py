@@ -17,8 +17,11 @@ def schema(project: Path | None, kind: str | None, output: Path | None) -> Outco
     docs/schemas is written.
     """
     from pamp_pipelines.declarations import schema as schemas
+    from pamp_pipelines.lake.occupied import require_outside_artifacts
 
     if kind is not None and output is None:
         return Outcome({"schema": schemas.schema(kind)}, [schemas.schema_text(kind).rstrip()])
+    if output is not None:
+        require_outside_artifacts(output / "any")
     files = schemas.write_schemas(output or discover(project).root / "docs" / "schemas")
     return Outcome({"files": [str(file) for file in files]}, map(str, files))

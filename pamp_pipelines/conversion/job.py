@@ -20,6 +20,7 @@ from pamp_pipelines.declarations.hf_config import hf_directory
 from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import read_artifact, read_manifest
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
+from pamp_pipelines.lake.occupied import require_own_folder
 from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.tiktoken_settings import SETTINGS
@@ -118,9 +119,10 @@ def plain_import_job(source: Path, output: Path, **options: Any) -> ImportJob:
     """The import of any Hugging Face directory; `options` are further fields of ImportJob.
 
     Raises:
-        InputError: `source` is no directory.
+        InputError: `source` is no directory, or `output` holds or lies in something else.
     """
     source, output = source.absolute(), output.absolute()
+    require_own_folder(output, IMPORT_KIND, [source])
     id = _source_id(source, None, options.get("chunk_bytes", CHUNK_BYTES))
     return ImportJob(name=source.name, id=id, output=output, source=source, **options)
 
@@ -168,10 +170,11 @@ def plain_export_job(checkpoint: Path, output: Path, template: Path | None = Non
     Without `template` the `hf_template/` beside the checkpoint is used. `options` are further fields of ExportJob.
 
     Raises:
-        InputError: no checkpoint there, or no template.
+        InputError: no checkpoint there, no template, or `output` holds or lies in something else.
     """
     directory = checkpoint_dir(checkpoint.absolute())
     template = template.absolute() if template else template_of(checkpoint.absolute())
+    require_own_folder(output.absolute(), EXPORT_KIND, [directory, template])
     files = [f for f in directory.iterdir() if f.name == METADATA or f.suffix == ".distcp"]
     parameters = {
         "checkpoint": digests(files, directory, None),

@@ -17,6 +17,7 @@ from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.manifest import artifact_id
+from pamp_pipelines.lake.occupied import require_own_folder
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.training.job import read_job
@@ -39,6 +40,8 @@ def build_leaderboard(lake: Lake, on_event: OnEvent = ignore, output: Path | Non
         on_event: gets started, finished, and a warning for each scores file that cannot be read.
         output: folder of the artifact; default: the lake's reports.
     """
+    if output is not None:
+        require_own_folder(output, KIND)
     artifacts = list(lake.artifacts(SCORES_KIND))
     runs = training_runs(lake)
     id = _identity(artifacts, runs)

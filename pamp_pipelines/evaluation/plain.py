@@ -11,9 +11,10 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.row_files import row_file
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.sources import HUB, hub_sources
-from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec, task_path, work_folder
+from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, Subject, evaluation_spec, task_path, work_folder
 from pamp_pipelines.evaluation.task_files import read_task
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
+from pamp_pipelines.lake.occupied import require_own_folder
 
 
 def plain_subject(directory: Path, name: str | None = None, prefix: str | None = None) -> Subject:
@@ -59,14 +60,20 @@ def plain_job(
         prefix: token before the first token of a document; default: the tokenizer's bos, else eos.
         device: ``auto``, ``cpu``, ``cuda``.
         profile: threads and time limits of the worker.
+
+    Raises:
+        InputError: no model there, a suite or its rows are wrong, or ``output`` is or lies in the model's folder or an
+            artifact, or holds something else where scores would be.
     """
     subject = plain_subject(directory, prefix=prefix)
     output = output.resolve()
+    for suite in suites:
+        require_own_folder(output / _name(suite, declared), KIND, [directory])
     specs = []
     unused = set(data or {})
     for suite in suites:
         base = (declared or {}).get(suite)
-        name = suite if base else Path(suite).stem
+        name = _name(suite, declared)
         # A file named on the command line is meant from the current folder, one in a declaration from the project's.
         tasks = (str(Path(suite).resolve()) if Path(suite).is_file() else suite,)
         fields = (base.model_dump() if base else {"tasks": tasks}) | dict(settings or {})
@@ -97,6 +104,11 @@ def plain_job(
         profile=profile or ComputeProfile(),
         trusted=(root.resolve(),) if root else (),
     )
+
+
+def _name(suite: str, declared: Mapping[str, Evaluation] | None) -> str:
+    """Folder of a suite's scores."""
+    return suite if suite in (declared or {}) else Path(suite).stem
 
 
 def _names(task: str, root: Path | None, allow_code: bool) -> set[str]:

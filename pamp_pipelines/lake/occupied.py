@@ -1,4 +1,4 @@
-"""What may be replaced by a new artifact: an older one of the same kind, and nothing of anybody else's."""
+"""What a new artifact may be put in place of: an older one of the same kind, and nothing of anybody else's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,37 @@ from pamp_pipelines.lake.artifact import read_manifest
 from pamp_pipelines.lake.manifest import MANIFEST
 
 _SHOWN = 3
+
+
+def require_own_folder(output: Path, kind: str, sources: Sequence[Path] = ()) -> None:
+    """Like ``require_replaceable``, for a folder that a user names: it must not lie in anything finished, either.
+
+    Call it before the work. An artifact that gets further files is no longer what its manifest says, and a model's
+    folder may be read as another model.
+
+    Raises:
+        InputError: as ``require_replaceable``; or ``output`` lies inside a source, or inside an artifact.
+    """
+    parents = output.resolve().parents
+    for source in sources:
+        if source.resolve() in parents:
+            raise InputError(f"{output}: lies inside its own source {source}; choose another output")
+    require_outside_artifacts(output)
+    require_replaceable(output, kind, sources)
+
+
+def require_outside_artifacts(output: Path) -> None:
+    """Raises InputError where ``output`` would become a file or folder inside an artifact."""
+    for folder in output.resolve().parents:
+        if (folder / MANIFEST).is_file():
+            try:
+                manifest = read_manifest(folder / MANIFEST)
+            except InputError:  # somebody's own file of this name
+                continue
+            raise InputError(
+                f"{output}: lies inside {folder}, a finished {manifest.kind}, which would not be what its "
+                f"{MANIFEST} says any more; choose another output"
+            )
 
 
 def require_replaceable(output: Path, kind: str, sources: Sequence[Path] = ()) -> None:

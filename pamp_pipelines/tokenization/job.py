@@ -16,8 +16,9 @@ from pamp_pipelines.declarations.corpus import PAIR_BYTES, CorpusFormat, Encodin
 from pamp_pipelines.declarations.hf_config import hf_directory, read_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.errors import InputError, MissingInput
-from pamp_pipelines.lake.artifact import Artifact, find, read_manifest
-from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
+from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
+from pamp_pipelines.lake.occupied import require_own_folder
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 from pamp_pipelines.tokenization.datatrove_blocks import datatrove_version
@@ -161,7 +162,8 @@ def plain_tokenize_job(
         format: default: by suffix, which must be the same for all files.
 
     Raises:
-        InputError: inputs absent or of several formats, no usable tokenizer, or ``output`` holds something else.
+        InputError: inputs absent or of several formats, no usable tokenizer, or ``output`` holds or lies in something
+            else.
     """
     locations = expand(inputs, Path.cwd())
     formats = {format} if format else {format_of(location.name) for location in locations}
@@ -171,7 +173,7 @@ def plain_tokenize_job(
         )
     rules = ReadingRules(format=formats.pop(), text_field=text_field, encoding=encoding, on_error=on_error)
     output = output.absolute()
-    _require_own(output)
+    require_own_folder(output, KIND)
     spec = describe_tokenizer(tokenizer, eod)
     files = fingerprint(locations)
     return TokenizeJob(
@@ -200,15 +202,6 @@ def _raw_corpus(scan: CorpusJob) -> Artifact:
     older = any(scan.output.parent.glob("*/manifest.json"))
     hint = "An older one exists, but the sources or how they are read changed since." if older else ""
     raise MissingInput(RAW_CORPUS, scan.corpus, hint)
-
-
-def _require_own(output: Path) -> None:
-    """Publishing replaces what is at ``output``, so that may only be nothing or older shards."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if (output / MANIFEST).is_file() and read_manifest(output / MANIFEST).kind == KIND:
-        return
-    raise InputError(f"{output}: exists and holds something else than token shards; give another output folder.")
 
 
 def _tokenizer_path(project: Project, model: Model) -> Path:

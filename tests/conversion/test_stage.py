@@ -131,7 +131,7 @@ def test_export_needs_a_template(config_of: Any, in_process: None, tmp_path: Pat
     with pytest.raises(InputError, match="give --template"):
         plain_export_job(tmp_path / "alone", tmp_path / "exported")
     for place in (tmp_path / "alone", tmp_path / "alone" / "release"):
-        job = plain_export_job(place, tmp_path / place.name, source)
+        job = plain_export_job(place, tmp_path / f"from-{place.name}", source)
         assert job.checkpoint == tmp_path / "alone" / "release"
     export_hf(job)
 

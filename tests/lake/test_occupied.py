@@ -6,7 +6,7 @@ import pytest
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import read_artifact
-from pamp_pipelines.lake.occupied import require_replaceable
+from pamp_pipelines.lake.occupied import require_outside_artifacts, require_own_folder, require_replaceable
 from pamp_pipelines.lake.publish import publish
 
 
@@ -51,3 +51,20 @@ def test_a_source_is_never_replaced_by_what_is_made_from_it(tmp_path: Path, outp
     with pytest.raises(InputError, match="would replace its own source"):
         require_replaceable(tmp_path / output, "raw_corpus", [tmp_path / "source"])
     require_replaceable(tmp_path / "source/inside", "raw_corpus", [tmp_path / "source"])
+
+
+def test_a_folder_that_a_user_names_lies_in_nothing_finished(tmp_path: Path) -> None:
+    build(tmp_path / "made")
+    (tmp_path / "link").symlink_to("made")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "manifest.json").write_text('{"name": "somebody\'s app"}')
+    for inside in ("made/scores", "made/far/down", "link/scores"):
+        with pytest.raises(InputError, match=r"lies inside .*made, a finished raw_corpus.*choose another output"):
+            require_own_folder(tmp_path / inside, "eval_scores")
+    with pytest.raises(InputError, match="lies inside its own source"):
+        require_own_folder(tmp_path / "model/scores", "eval_scores", [tmp_path / "model"])
+    with pytest.raises(InputError, match="holds a raw_corpus"):
+        require_own_folder(tmp_path / "made", "eval_scores")
+    require_own_folder(tmp_path / "made", "raw_corpus")
+    require_own_folder(tmp_path / "scores/new", "eval_scores", [tmp_path / "model"])
+    require_outside_artifacts(tmp_path / "made")

@@ -139,7 +139,7 @@ def test_plain_paths(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.Monkey
 def test_an_output_that_holds_something_else_is_left_alone(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     for name in ("a.txt", "."):
-        with pytest.raises(InputError, match="holds something else than token shards"):
+        with pytest.raises(InputError, match="exists and is no tokenized_shards; choose another output"):
             plain_tokenize_job([str(tmp_path / "a.txt")], tokenizer, tmp_path / name)
     (tmp_path / "empty").mkdir()
     plain_tokenize_job([str(tmp_path / "a.txt")], tokenizer, tmp_path / "empty")
