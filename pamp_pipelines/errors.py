@@ -1,5 +1,7 @@
 """Every failure a user can meet: what file, what field, what value, what to do."""
 
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,14 @@ class MissingInput(PampError):
         where = f" partition {partition!r}" if partition else ""
         command = f"pamp materialize {asset}" + (f" --partition '{partition}'" if partition else "")
         super().__init__(f"{asset}{where} is not materialised; run `{command}`. {hint}".rstrip())
+
+
+def install_command(package: str) -> str:
+    """What adds a package, or an extra of this one (``-e '.[s3]'``, in its folder), to this environment.
+
+    It names uv and this Python: an environment that uv made has no pip, and one on the PATH is another Python's.
+    """
+    return f"uv pip install --python {shlex.quote(sys.executable)} {package}"
 
 
 class WorkerFailed(PampError):

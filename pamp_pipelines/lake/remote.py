@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pamp_pipelines.errors import InputError, StorageError
+from pamp_pipelines.errors import InputError, StorageError, install_command
 
 OnBytes = Callable[[int], None]
 """Called with the number of bytes that were moved since the last call; from several threads."""
@@ -33,7 +33,7 @@ _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or log in with gcloud",
 }
-_EXTRAS = {"s3": "`pip install pamp-pipelines[s3]`", "gs": "`pip install gcsfs`", "gcs": "`pip install gcsfs`"}
+_PACKAGES = {"s3": "-e '.[s3]'", "gs": "gcsfs", "gcs": "gcsfs"}
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 
@@ -179,8 +179,9 @@ def reaching(url: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, ValueError) as error:
-        extra = _EXTRAS.get(protocol, f"the fsspec package for {protocol}://")
-        raise InputError(f"{url}: cannot be opened ({_said(error)}); is it installed? {extra}") from None
+        package = _PACKAGES.get(protocol)
+        how = f"`{install_command(package)}`" if package else f"the fsspec package for {protocol}://"
+        raise InputError(f"{url}: cannot be opened ({_said(error)}); is it installed? {how}") from None
     except FileNotFoundError as error:
         if "bucket" in str(error).lower():
             bucket = f"{protocol}://{rest.split('/')[0]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
-from pamp_pipelines.errors import InputError, LauncherError
+from pamp_pipelines.errors import InputError, LauncherError, install_command
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.launchers.base import EVENTS, Handle, Status, WorkerSpec, read_handle, size_of, write_handle
 from pamp_pipelines.launchers.kubernetes_manifests import LABEL, START, job_manifest, service_manifest
@@ -208,7 +208,7 @@ def _apis(options: KubernetesOptions) -> tuple[Any, Any]:
         from kubernetes import client, config
     except ImportError as error:
         raise InputError(
-            "`launcher: kubernetes` needs the official client: pip install 'pamp-pipelines[kubernetes]'"
+            f"`launcher: kubernetes` needs the official client: `{install_command("-e '.[kubernetes]'")}`"
         ) from error
     try:
         api = config.new_client_from_config(context=options.context)

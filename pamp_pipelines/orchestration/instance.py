@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import InputError, install_command
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.publish import lock
 from pamp_pipelines.orchestration.outage import is_outage
@@ -81,7 +81,7 @@ def _require_usable(settings: Path, chosen: str | None) -> None:
     if missing := sorted({name for name in _variables(loaded) if name not in os.environ}):
         raise InputError(f"{settings}: set {', '.join(missing)} in the environment of every process of Dagster.")
     if postgres and find_spec("dagster_postgres") is None:
-        raise InputError(f"{settings}: PostgreSQL needs `pip install 'pamp-pipelines[postgres]'`.")
+        raise InputError(f"{settings}: PostgreSQL needs `{install_command("-e '.[postgres]'")}`.")
 
 
 def _variables(settings: Any) -> Iterator[str]:

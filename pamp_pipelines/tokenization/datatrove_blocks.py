@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pamp_pipelines.declarations.corpus import Datatrove, Filter
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import InputError, install_command
 
 _REFUSED = {
     "LambdaFilter": "it takes code, which a declaration has none of",
@@ -33,7 +33,7 @@ def datatrove_version(filters: Sequence[Filter]) -> str | None:
         return version("datatrove")
     except PackageNotFoundError:
         raise InputError(
-            "filters: `datatrove` is declared and not installed, e.g. pip install 'pamp-pipelines[datatrove]'."
+            f"filters: `datatrove` is declared and not installed; `{install_command("-e '.[datatrove]'")}` installs it."
         ) from None
 
 

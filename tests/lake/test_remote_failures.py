@@ -149,7 +149,7 @@ def test_a_url_that_holds_credentials_is_refused_without_being_shown() -> None:
 def test_a_backend_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
-    with pytest.raises(InputError, match=r"pip install pamp-pipelines\[s3\]"):
+    with pytest.raises(InputError, match=r"uv pip install --python \S+ -e '\.\[s3\]'"):
         RemoteStore("s3://bucket/lake").list("catalogue")
     with pytest.raises(InputError, match="cannot be opened"):
         RemoteStore("nowhere://bucket/lake").list("catalogue")

@@ -104,7 +104,7 @@ def test_the_version_is_part_of_the_identity(
         raise datatrove_blocks.PackageNotFoundError
 
     monkeypatch.setattr(datatrove_blocks, "version", absent)
-    with pytest.raises(InputError, match=r"not installed, e\.g\. pip install 'pamp-pipelines\[datatrove\]'"):
+    with pytest.raises(InputError, match=r"not installed; `uv pip install --python \S+ -e '\.\[datatrove\]'`"):
         make_job(["a"], filters=[step])
     make_job(["a"])
 
