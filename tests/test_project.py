@@ -92,3 +92,34 @@ def test_a_budget_that_is_no_size(root: Path, monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PAMP_LAKE_CACHE_BYTES", text)
     with pytest.raises(InputError, match=r"PAMP_LAKE_CACHE_BYTES=.*500GB"):
         _ = Project(root).lake_budget
+
+
+def test_a_lake_is_relative_to_the_root_and_knows_the_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAMP_LAKE_CACHE", "PAMP_LAKE"):
+        monkeypatch.delenv(name, raising=False)
+    for folder in (root, root / "deep"):
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PAMP_LAKE", "lakes/mine")
+        assert Project(root).lake == root / "lakes/mine"
+        monkeypatch.setenv("PAMP_LAKE", "s3://bucket/lake")
+        monkeypatch.setenv("PAMP_LAKE_CACHE", "cache")
+        assert Project(root).lake == root / "cache"
+    for home in ("~/lake", "~/lake/"):
+        monkeypatch.setenv("PAMP_LAKE", home)
+        assert Project(root).lake == Path.home() / "lake"
+    monkeypatch.setenv("PAMP_LAKE", "FILE:///shared/lake")
+    assert (Project(root).lake_url, Project(root).lake) == (None, Path("/shared/lake"))
+    monkeypatch.setenv("PAMP_LAKE", " S3://Bucket/Lake/ ")
+    assert Project(root).lake_url == "s3://Bucket/Lake"
+
+
+@pytest.mark.parametrize(
+    "setting", [" ", "file:/tmp/x", "file://tmp/x", "s3:bucket", "s3:/bucket/lake", "s3://", "S3:///", "3s://b", "://b"]
+)
+def test_what_looks_like_a_url_and_is_none_is_no_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv("PAMP_LAKE", setting)
+    for use in ("lake", "lake_url"):
+        with pytest.raises(InputError, match=r"^PAMP_LAKE=.*(write|give)"):
+            getattr(Project(root), use)

@@ -20,6 +20,8 @@ import click
 
 from pamp_pipelines.errors import DeclarationError, InputError, MissingInput, PampError, WorkerFailed
 from pamp_pipelines.project import Project
+from pamp_pipelines.text import printable, require_text
+from pamp_pipelines.urls import require_no_credentials, without_secrets
 
 if TYPE_CHECKING:
     from pamp_pipelines.lake.store import Lake
@@ -45,7 +47,12 @@ def command(name: str, **attrs: Any) -> Callable[[Callable[..., Outcome]], click
     def decorate(function: Callable[..., Outcome]) -> click.Command:
         @functools.wraps(function)
         def run(*, as_json: bool, **arguments: Any) -> None:
-            sys.exit(_run(functools.partial(function, **arguments), as_json))
+            def checked() -> Outcome:
+                for argument in arguments.values():
+                    _require_storable(argument)
+                return function(**arguments)
+
+            sys.exit(_run(checked, as_json))
 
         options = [
             click.option(
@@ -76,16 +83,25 @@ def open_lake(project: Project) -> "Lake":
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """One line on stdout; what JSON does not know is written as text, and a number that is none (NaN) as null."""
-    click.echo(json.dumps(_finite(data), default=str, ensure_ascii=False))
+    """One line of UTF-8 on stdout; what JSON does not know is written as text, a number that is none (NaN) as null."""
+    click.echo(json.dumps(_writable(data), default=lambda value: printable(str(value)), ensure_ascii=False))
 
 
-def _finite(value: Any) -> Any:
+def _writable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {printable(key) if isinstance(key, str) else key: _writable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_writable(item) for item in value]
+    if isinstance(value, str):
+        return printable(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _require_storable(argument: Any) -> None:
+    """What no manifest, job or log may hold: names of files that are not UTF-8, and URLs that let somebody in."""
+    for value in argument if isinstance(argument, tuple | list) else (argument,):
+        if isinstance(value, str | Path):
+            require_no_credentials(require_text(str(value)), "an argument")
 
 
 def _run(function: Callable[[], Outcome], as_json: bool) -> int:
@@ -108,11 +124,12 @@ def _run(function: Callable[[], Outcome], as_json: bool) -> int:
         print_json({"ok": outcome.ok, **outcome.data})
     else:
         for line in outcome.lines:
-            click.echo(line)
+            click.echo(printable(line))
     return 0 if outcome.ok else FAILED
 
 
 def _fail(kind: str, message: str, details: dict[str, Any], as_json: bool, status: int = FAILED) -> int:
+    message = printable(without_secrets(message))
     click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
     if as_json:
         print_json({"ok": False, "error": {"type": kind, "message": message, **details}})
@@ -134,6 +151,16 @@ def _details(error: PampError) -> dict[str, Any]:
 def problem_data(problem: Any) -> dict[str, Any]:
     """A Problem as JSON data."""
     return {"file": str(problem.file), "line": problem.line, "field": problem.field, "message": problem.message}
+
+
+class Number(click.FloatRange):
+    """A number within a range; NaN, which no comparison finds outside of one, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 def require(condition: bool, message: str) -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, open_lake, optional_project
+from pamp_pipelines.commands.command import Number, Outcome, command, open_lake, optional_project
 from pamp_pipelines.commands.leaderboard import aligned
 
 
 @command("compare", short_help="Differences of two checkpoints' scores with confidence intervals.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True)
+@click.option("--confidence", type=Number(0.5, 0.9999), default=0.95, show_default=True)
 def compare(project: Path | None, a: str, b: str, confidence: float) -> Outcome:
     """Compare the scores of B with those of A: checkpoint keys, or folders that `pamp evaluate` wrote.
 

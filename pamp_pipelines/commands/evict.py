@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, require
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
+from pamp_pipelines.text import size_of
 
 
 @command("evict", short_help="Remove exports, the least recently used first, down to a budget.")
@@ -21,10 +20,11 @@ def evict(project: Path | None, budget: str) -> Outcome:
     from pamp_pipelines.evaluation.export_cache import evict as run
     from pamp_pipelines.evaluation.export_cache import pending_exports
 
+    size = _bytes(budget)
     found = discover(project)
     lake = open_lake(found)
     catalog, _ = read_catalog(found)  # what is wrong with a declaration is no reason to let a disk run full
-    done = run(lake, _bytes(budget), pending_exports(catalog, lake))
+    done = run(lake, size, pending_exports(catalog, lake))
     data = {
         "evicted": [{"path": str(path), "bytes": size} for path, size in done.evicted],
         "leased": [str(path) for path in done.leased],
@@ -38,10 +38,6 @@ def evict(project: Path | None, budget: str) -> Outcome:
 
 
 def _bytes(text: str) -> int:
-    number = text.strip().lower().removesuffix("b")
-    unit = number[-1:] if number[-1:] in _UNITS else ""
-    try:
-        return int(float(number.removesuffix(unit)) * _UNITS[unit])
-    except ValueError:
-        require(False, f"--budget {text!r}: expected a size, e.g. 500GB")
-        raise
+    if (size := size_of(text)) is None:
+        raise click.UsageError(f"--budget {text!r}: expected a size, e.g. 500GB")
+    return size

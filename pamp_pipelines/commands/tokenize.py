@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome
-from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, require
+from pamp_pipelines.commands.command import Number, Outcome, command, discover, open_lake, require
 from pamp_pipelines.commands.progress import progress
 
 
@@ -42,9 +42,7 @@ class ManyInputs(click.Command):
 @click.option(
     "--on-error", type=click.Choice(["stop", "drop"]), default="stop", show_default=True, help="Malformed rows."
 )
-@click.option(
-    "--held-out", type=click.FloatRange(0, 1, max_open=True), default=0.0, help="Share of documents held out."
-)
+@click.option("--held-out", type=Number(0, 1, max_open=True), default=0.0, help="Share of documents held out.")
 @click.option(
     "--encoding",
     type=click.Choice(["utf-8", "gb18030", "utf-16", "utf-16-le", "utf-16-be"]),

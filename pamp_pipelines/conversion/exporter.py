@@ -14,8 +14,9 @@ from pamp_pipelines.conversion.layout import Layout
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.publish import lock, publish
 
@@ -35,7 +36,7 @@ def export_hf(job: ExportJob, on_event: OnEvent = ignore, verify: Verify | None 
     """
     require_replaceable(job.output, EXPORT_KIND, [job.checkpoint, job.template])
     with lock(job.output):
-        if (found := find(job.output, job.id)) is not None:
+        if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
         plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started
         with publish(job.output, kind=EXPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:

@@ -15,8 +15,9 @@ from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, 
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.template import write_scratch_template
 from pamp_pipelines.declarations.source_checks import tokenizer_problem
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.publish import Draft, lock, publish
@@ -39,7 +40,7 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None 
     """
     require_replaceable(job.output, IMPORT_KIND, [job.source] if job.source else [])
     with lock(job.output):
-        if (found := find(job.output, job.id)) is not None:
+        if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
         with publish(job.output, kind=IMPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
             if job.source is None:

@@ -18,8 +18,9 @@ from pamp_pipelines.conversion.torch_dist import METADATA, checkpoint_dir
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.hf_config import hf_directory
 from pamp_pipelines.errors import InputError, MissingInput
-from pamp_pipelines.lake.artifact import read_artifact, read_manifest
-from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, artifact_id
+from pamp_pipelines.lake.artifact import read_manifest
+from pamp_pipelines.lake.integrity import memory_of, require_intact, require_intact_input
+from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 from pamp_pipelines.lake.occupied import require_own_folder
 from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
@@ -120,11 +121,13 @@ def plain_import_job(source: Path, output: Path, **options: Any) -> ImportJob:
 
     Raises:
         InputError: `source` is no directory, or `output` holds or lies in something else.
+        VerificationFailed: `source` is an export of this project, and damaged.
     """
     source, output = source.absolute(), output.absolute()
     require_own_folder(output, IMPORT_KIND, [source])
     id = _source_id(source, None, options.get("chunk_bytes", CHUNK_BYTES))
-    return ImportJob(name=source.name, id=id, output=output, source=source, **options)
+    inputs = require_intact_input(source, (EXPORT_KIND,))
+    return ImportJob(name=source.name, id=id, output=output, source=source, inputs=inputs, **options)
 
 
 def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeName | None = None) -> ExportJob:
@@ -171,8 +174,11 @@ def plain_export_job(checkpoint: Path, output: Path, template: Path | None = Non
 
     Raises:
         InputError: no checkpoint there, no template, or `output` holds or lies in something else.
+        VerificationFailed: the manifest of the import or of the training that it lies in says other bytes.
     """
     directory = checkpoint_dir(checkpoint.absolute())
+    if template is not None:
+        require_intact_input(template.absolute(), (IMPORT_KIND, EXPORT_KIND))
     template = template.absolute() if template else template_of(checkpoint.absolute())
     require_own_folder(output.absolute(), EXPORT_KIND, [directory, template])
     files = [f for f in directory.iterdir() if f.name == METADATA or f.suffix == ".distcp"]
@@ -188,7 +194,7 @@ def plain_export_job(checkpoint: Path, output: Path, template: Path | None = Non
         output=output.absolute(),
         checkpoint=directory,
         template=template,
-        inputs=_artifact_of(checkpoint.absolute()),
+        inputs=_intact(checkpoint.absolute(), directory),
         **options,
     )
 
@@ -205,10 +211,18 @@ def template_of(checkpoint: Path) -> Path:
     raise InputError(f"{checkpoint}: no hf_template/ beside the checkpoint; give --template, a Hugging Face directory")
 
 
-def _artifact_of(checkpoint: Path) -> tuple[ArtifactRef, ...]:
-    if not (checkpoint / MANIFEST).is_file():
-        return ()
-    return (read_artifact(checkpoint).ref,)
+def _intact(checkpoint: Path, directory: Path) -> tuple[ArtifactRef, ...]:
+    """What the checkpoint is part of: a training's record of it, or an import's artifact."""
+    run_dir = directory.parent.parent
+    for record in run_dir.glob("kept/*.json"):
+        try:
+            manifest = read_manifest(record)
+        except InputError:
+            continue  # of another program
+        if manifest.files and manifest.location and Path(os.path.normpath(run_dir / manifest.location)) == directory:
+            require_intact(run_dir, manifest, memory_of(record))
+            return (ArtifactRef(kind=manifest.kind, id=manifest.id, content=manifest.content),)
+    return require_intact_input(checkpoint, (IMPORT_KIND,))
 
 
 def _source_id(source: Path, cache: Path | None, chunk_bytes: int = CHUNK_BYTES) -> str:

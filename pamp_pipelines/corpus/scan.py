@@ -13,9 +13,10 @@ from pamp_pipelines.corpus.readers import Document, read_documents
 from pamp_pipelines.corpus.spans import Span
 from pamp_pipelines.corpus.statistics import CorpusStatistics
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 
@@ -34,7 +35,7 @@ def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
         InputError: a file is bad, changed since the job was made, or no document is left.
     """
     with lock(job.output):
-        if found := find(job.output, job.id):
+        if found := find_intact(job.output, job.id, on_event):
             return found
         on_event(event("started", stage=KIND, corpus=job.corpus, files=len(job.files)))
         with publish(job.output, kind=KIND, id=job.id, declaration=job.declaration) as draft:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.remote import ObjectMissing, filesystem, reaching
+from pamp_pipelines.text import require_text
+from pamp_pipelines.urls import is_url, redacted, require_no_credentials
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -42,10 +44,10 @@ class SourceFile(BaseModel):
 
 def is_remote(url: str) -> bool:
     """True for an fsspec URL (``s3://…``); local paths are opened without fsspec."""
-    return "://" in url
+    return is_url(url)
 
 
-def expand(sources: Iterable[str], root: Path) -> list[Location]:
+def expand(sources: Sequence[str], root: Path) -> list[Location]:
     """All files of ``sources``: sources in the given order, the files of a folder or glob sorted, each file once.
 
     A folder stands for every file below it. Names that start with a dot are left out of folders and globs, since
@@ -56,8 +58,10 @@ def expand(sources: Iterable[str], root: Path) -> list[Location]:
         root: folder that relative paths start at and that names are relative to.
 
     Raises:
-        InputError: lists every source without a file.
+        InputError: lists every source without a file; a URL holds credentials; a file's name is not UTF-8.
     """
+    for source in sources:
+        require_no_credentials(source, "source")
     found: dict[str, Location] = {}
     empty: list[str] = []
     for source in sources:
@@ -65,14 +69,32 @@ def expand(sources: Iterable[str], root: Path) -> list[Location]:
         if not files:
             empty.append(source)
         for location in files:
+            require_text(location.url)
             identity = location.url if is_remote(location.url) else os.path.realpath(location.url)
             found.setdefault(identity, location)
     if empty:
         raise InputError(
-            "\n".join(f"source {source!r}: no such file, or no file matches (relative to {root})" for source in empty)
+            "\n".join(f"source {redacted(source)!r}: {_nothing_there(source, root)}" for source in empty)
             + "\nCorrect `sources` or put the files there."
         )
     return list(found.values())
+
+
+def _nothing_there(source: str, root: Path) -> str:
+    if not _is_foreign(source):
+        return f"no such file, or no file matches (relative to {root})"
+    return "no such object, or no object matches" if _has_glob(source) else "there is no such object"
+
+
+def _has_glob(url: str) -> bool:
+    """Whether a URL is a pattern; in one of the web, what follows ``?`` is a query."""
+    if _is_web(url):
+        return any(_GLOB.search(part) for part in url.partition("?")[0].split("/")[3:])
+    return _GLOB.search(url) is not None
+
+
+def _is_web(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
 
 
 def _is_foreign(source: str) -> bool:
@@ -113,7 +135,7 @@ def _expand_remote(url: str) -> list[Location]:
         with reaching(url):
             store = filesystem(url)
             path = store._strip_protocol(url)
-            if _GLOB.search(path):
+            if _has_glob(url):
                 found = store.glob(path, detail=True)
             elif store.isdir(path):
                 found = store.find(path, detail=True)
@@ -121,8 +143,10 @@ def _expand_remote(url: str) -> list[Location]:
                 found = {path: store.info(path)} if store.isfile(path) else {}
             urls = [store.unstrip_protocol(p) for p, info in sorted(found.items()) if info["type"] == "file"]
     except InputError as error:
-        raise InputError(f"source {url!r}: cannot be listed: {error}") from None
-    return [Location(u, u) for u in urls if not u.rsplit("/", 1)[1].startswith(".")]
+        raise InputError(f"source {redacted(url)!r}: cannot be listed: {error}") from None
+    # the suffix, by which a file is read, stands before a query
+    named = [Location(u, u.partition("?")[0] if _is_web(u) else u) for u in urls]
+    return [location for location in named if not location.name.rsplit("/", 1)[1].startswith(".")]
 
 
 def open_source(url: str) -> BinaryIO:

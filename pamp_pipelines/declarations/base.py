@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PositiveInt, StringConstraints
+
+from pamp_pipelines.urls import credentials_problem
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 """Names become partition keys, directory names and URL parts; commas, bars and slashes break each of these."""
@@ -34,7 +36,20 @@ class Inconsistent(ValueError):
         super().__init__("; ".join(f"{field}: {message}" if field else message for field, message in problems))
 
 
+def _without_credentials(text: str) -> str:
+    if (problem := credentials_problem(text)) is not None:
+        raise Inconsistent(("", problem))
+    return text
+
+
+Place = Annotated[str, AfterValidator(_without_credentials)]
+"""A path or a URL; not one that lets somebody in, since declarations are stored with everything made of them."""
+
+
 class Declaration(BaseModel):
     """Immutable, and no unknown field goes unnoticed. Attribute docstrings become the JSON schema's descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    # inputs stay out of pydantic's own messages, which tracebacks show: they may hold what has to stay secret
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, hide_input_in_errors=True
+    )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from pamp_pipelines.declarations.base import Count, Declaration, Name, Owner
+from pamp_pipelines.declarations.base import Count, Declaration, Name, Owner, Place
 
 CorpusFormat = Literal["jsonl", "parquet", "text"]
 Encoding = Literal["utf-8", "gb18030", "utf-16", "utf-16-le", "utf-16-be"]
@@ -91,7 +91,7 @@ class Corpus(Declaration):
     """SPDX identifier or a sentence; flows into every model trained on it."""
     owners: tuple[Owner, ...] = ()
     """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
-    sources: Annotated[tuple[str, ...], Field(min_length=1)]
+    sources: Annotated[tuple[Place, ...], Field(min_length=1)]
     """Files, globs or fsspec URLs, read in this order; relative paths start at the project's root."""
     format: CorpusFormat
     """``jsonl``: a JSON object a line; ``parquet``: a row; ``text``: a file is one document. Compression goes by

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
-from pamp_pipelines.declarations.base import Declaration, Owner
+from pamp_pipelines.declarations.base import Declaration, Inconsistent, Owner, Place
+from pamp_pipelines.urls import credentials_problem
 
 
 class Evaluation(Declaration):
@@ -14,13 +15,13 @@ class Evaluation(Declaration):
     """What it measures. Not part of the data version."""
     owners: tuple[Owner, ...] = ()
     """Who answers for it: e-mail addresses or ``team:name``. Not part of the data version."""
-    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    tasks: Annotated[tuple[Place, ...], Field(min_length=1)]
     """lm-eval task names, names of tasks shipped with this package, or paths of task YAML files in the project."""
-    data: dict[str, str] = {}
+    data: dict[str, Place] = {}
     """Rows of a task: task name to a JSONL file of the project, to ``package:NAME/path`` for a file in an installed
     package, to ``hub:owner/name[:config][@revision]``, or to ``held_out`` for the held-out documents of the corpora
     that the checkpoint was trained on."""
-    datasets: str | None = None
+    datasets: Place | None = None
     """Folder of data sets by their names on the hub, ``owner/name/config/split.jsonl``, where tasks without ``data``
     are looked up before the hub's cache."""
     num_fewshot: Annotated[int | None, Field(ge=0)] = None
@@ -53,3 +54,11 @@ class Evaluation(Declaration):
     version."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1234
     """Seed of few-shot sampling and generation."""
+
+    @field_validator("backend_arguments")
+    @classmethod
+    def _without_credentials(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        found = {name: credentials_problem(value) for name, value in arguments.items() if isinstance(value, str)}
+        if problems := [(name, problem) for name, problem in found.items() if problem is not None]:
+            raise Inconsistent(*problems)
+        return arguments

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from pamp_pipelines.declarations.base import Declaration, Inconsistent, Owner
+from pamp_pipelines.declarations.base import Declaration, Inconsistent, Owner, Place
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
@@ -13,9 +13,9 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 class HuggingFaceSource(Declaration):
     """A local directory, or a hub id with a pinned revision. Architecture and tokenizer are read from it."""
 
-    path: str | None = None
+    path: Place | None = None
     """HF directory with config.json, safetensors and tokenizer; relative paths start at the project's root."""
-    id: str | None = None
+    id: Place | None = None
     """Hub repository, e.g. ``Qwen/Qwen3-0.6B``. Needs ``revision``."""
     revision: str | None = None
     """Commit hash of the hub repository: a branch name would let the weights change under the same declaration."""
@@ -46,7 +46,7 @@ class FromScratch(Declaration):
 
     config: Annotated[dict[str, Any], Field(min_length=1)]
     """Contents of an HF ``config.json``: architectures, hidden_size, num_hidden_layers, …"""
-    tokenizer: str
+    tokenizer: Place
     """``tokenizer.json``, SentencePiece ``tokenizer.model``, a tiktoken vocabulary, or a directory that holds one."""
 
 

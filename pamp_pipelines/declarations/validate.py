@@ -11,6 +11,7 @@ from pamp_pipelines.declarations.base import NAME_PATTERN, OWNER_PATTERN, Declar
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted
 from pamp_pipelines.errors import DeclarationError, Problem
+from pamp_pipelines.urls import without_secrets
 
 
 def validated[D: Declaration](document: YamlDocument, cls: type[D]) -> D:
@@ -88,7 +89,7 @@ def _plain_type(kind: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    text = without_secrets(json.dumps(value))
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pamp_pipelines.errors import InputError, PampError
-from pamp_pipelines.lake.artifact import find
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.project import Project
@@ -54,10 +54,10 @@ def _make_once(
 ) -> bool:
     source = {"package": package, "version": _version(packages, package, directory)}
     id = artifact_id(KIND, FORMAT, [], source)
-    if find(directory, id):
+    if find_intact(directory, id):
         return False
     with lock(directory):
-        if find(directory, id):  # another process made it while this one waited
+        if find_intact(directory, id):  # another process made it while this one waited
             return False
         with publish(directory, kind=KIND, id=id, declaration=source) as draft:
             make(packages, draft.dir, say)

@@ -20,6 +20,7 @@ from pamp_pipelines.evaluation.scores import SCORES, read_scores
 from pamp_pipelines.evaluation.spec import KIND
 from pamp_pipelines.evaluation.values import VALUES, Values, read_values
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
+from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.manifest import MANIFEST
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 
@@ -187,7 +188,9 @@ def scores_of(target: str, lake: Lake | None) -> list[Artifact]:
         folders = sorted(f.parent for f in lake.scores_dir(key, "").glob(f"*/{MANIFEST}"))
     else:
         raise InputError(f"{target!r}: no such folder; a checkpoint key needs a project.")
-    found = [artifact for folder in folders if (artifact := read_artifact(folder)).kind == KIND]
+    found = [
+        artifact for folder in folders if (artifact := require_intact_artifact(read_artifact(folder))).kind == KIND
+    ]
     if not found:
         raise InputError(f"{target!r}: no scores there; `pamp evaluate {target}` makes them.")
     return found

@@ -13,9 +13,10 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.costs import costs, hour_price
 from pamp_pipelines.evaluation.headline import Headline, headlines
 from pamp_pipelines.evaluation.spec import KIND as SCORES_KIND
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.occupied import require_own_folder
 from pamp_pipelines.lake.publish import lock, publish
@@ -47,7 +48,7 @@ def build_leaderboard(lake: Lake, on_event: OnEvent = ignore, output: Path | Non
     id = _identity(artifacts, runs)
     final = output or lake.reports_dir
     with lock(final):
-        if found := find(final, id):
+        if found := find_intact(final, id, on_event):
             return found
         on_event(event("started", stage=KIND, scores=len(artifacts), runs=len(runs)))
         with publish(final, kind=KIND, id=id, inputs=artifacts) as draft:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pamp_pipelines.conversion.job import EXPORT_KIND
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.row_files import row_file
@@ -14,6 +15,7 @@ from pamp_pipelines.evaluation.sources import HUB, hub_sources
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, Subject, evaluation_spec, task_path, work_folder
 from pamp_pipelines.evaluation.task_files import read_task
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
+from pamp_pipelines.lake.integrity import require_intact_input
 from pamp_pipelines.lake.occupied import require_own_folder
 
 
@@ -22,6 +24,7 @@ def plain_subject(directory: Path, name: str | None = None, prefix: str | None =
 
     Raises:
         InputError: there is no config.json or no weights.
+        VerificationFailed: it is an export of this project, and damaged.
     """
     directory = directory.resolve()
     if not (directory / "config.json").is_file():
@@ -29,6 +32,7 @@ def plain_subject(directory: Path, name: str | None = None, prefix: str | None =
     files = sorted(f for f in directory.iterdir() if f.suffix in {".safetensors", ".json", ".model", ".jinja"})
     if not any(f.suffix == ".safetensors" for f in files):
         raise InputError(f"{directory}: no .safetensors file; other weight formats can run code when read.")
+    require_intact_input(directory, (EXPORT_KIND,))
     files = [f for f in files if f.name != "manifest.json"]
     content = sha256_json([(f.name, sha256_file(f)) for f in files])
     return Subject(directory=directory, content=content, prefix=prefix, model=name or directory.name)

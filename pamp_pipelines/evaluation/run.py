@@ -15,6 +15,7 @@ from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.lake.staging import here
@@ -42,7 +43,7 @@ def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
     if len({spec.name for spec in job.evaluations}) < len(job.evaluations):
         raise PampError(f"evaluations of one job need different names: {[spec.name for spec in job.evaluations]}")
     with _locks(job):
-        missing = tuple(spec for spec in job.evaluations if find(spec.output, spec.id) is None)
+        missing = tuple(spec for spec in job.evaluations if find_intact(spec.output, spec.id, on_event) is None)
         if missing:
             with leased(job.subject.directory) if job.subject.inputs else contextlib.nullcontext():
                 _run(job.model_copy(update={"evaluations": missing}), on_event)

@@ -5,14 +5,16 @@ compared is remembered beside the artifact; a lake that was copied or restored i
 """
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
-from pamp_pipelines.errors import VerificationFailed
-from pamp_pipelines.lake.artifact import Artifact, verify_files
+from pamp_pipelines.errors import InputError, VerificationFailed
+from pamp_pipelines.lake.artifact import Artifact, find, read_manifest, verify_files
 from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.hashing import sha256_file
-from pamp_pipelines.lake.manifest import Manifest
-from pamp_pipelines.lake.staging import obtainable, stage
+from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, Manifest
+from pamp_pipelines.lake.staging import looking, obtainable, stage
 
 _State = list[int]
 
@@ -66,6 +68,43 @@ def require_intact_artifact(artifact: Artifact) -> Artifact:
     """
     require_intact(artifact.path, artifact.manifest, memory_of(artifact.path))
     return artifact
+
+
+@looking()
+def find_intact(path: Path, id: str, on_event: OnEvent = ignore) -> Artifact | None:
+    """The finished artifact with this ``id`` at ``path`` that a stage need not make again, as its content is intact.
+
+    Damage is told by a ``warning`` and gives None: whoever makes it replaces it. Of a remote lake, only what is here is
+    compared; nothing is fetched.
+    """
+    artifact = find(path, id)
+    if artifact is None:
+        return None
+    try:
+        return require_intact_artifact(artifact)
+    except VerificationFailed as error:
+        damage = str(error).splitlines()[:-1]  # the last line says to delete it, which is not needed here
+        on_event(event("warning", message="\n".join([*damage, f"{path}: is damaged, so it is made again."])))
+        return None
+
+
+def require_intact_input(directory: Path, kinds: Collection[str]) -> tuple[ArtifactRef, ...]:
+    """The artifact of one of the ``kinds`` that a plain directory is, or lies in, after comparing its content.
+
+    Nothing for a directory without a manifest, or with that of another program.
+
+    Raises:
+        VerificationFailed: lists every file that is missing or of other size or content.
+    """
+    for place in (directory, *directory.parents[:3]):
+        if (place / MANIFEST).is_file():
+            try:
+                manifest = read_manifest(place / MANIFEST)
+            except InputError:
+                continue
+            if manifest.kind in kinds:
+                return (require_intact_artifact(Artifact(place, manifest)).ref,)
+    return ()
 
 
 def _state(file: Path) -> _State:

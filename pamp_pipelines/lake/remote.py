@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError, StorageError, install_command
+from pamp_pipelines.urls import require_no_credentials
 
 OnBytes = Callable[[int], None]
 """Called with the number of bytes that were moved since the last call; from several threads."""
@@ -34,6 +35,8 @@ _CREDENTIALS = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or log in with gcloud",
 }
 _PACKAGES = {"s3": "-e '.[s3]'", "gs": "gcsfs", "gcs": "gcsfs"}
+_MALFORMED = ("ParamValidationError", "InvalidURL", "NonHttpUrlClientError", "InvalidUrlClientError", "UnknownProtocol")
+"""Errors of botocore, aiohttp and httpx for what was given; another attempt ends the same."""
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 
@@ -63,11 +66,7 @@ class RemoteStore:
         _, _, rest = self.url.partition("://")
         if not rest.strip("/"):
             raise InputError(f"{self.url!r} names no bucket; a lake at a URL has the form s3://bucket/prefix")
-        if "@" in rest.split("/")[0]:
-            raise InputError(
-                f"the lake's URL for {rest.split('@')[-1]} holds credentials, which would be shown with every path; "
-                f"leave them out and {_CREDENTIALS['s3']}"
-            )
+        require_no_credentials(self.url, "the lake's URL")
 
     @property
     def protocol(self) -> str:
@@ -179,6 +178,8 @@ def reaching(url: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, ValueError) as error:
+        if isinstance(error, ValueError) and "protocol" not in str(error).lower():
+            raise InputError(f"{url}: cannot be opened ({_said(error)}); correct the URL.") from None
         package = _PACKAGES.get(protocol)
         how = f"`{install_command(package)}`" if package else f"the fsspec package for {protocol}://"
         raise InputError(f"{url}: cannot be opened ({_said(error)}); is it installed? {how}") from None
@@ -195,6 +196,8 @@ def reaching(url: str) -> Iterator[None]:
     except Exception as error:
         if "Credentials" in type(error).__name__:
             raise InputError(f"{url}: no credentials; {credentials}.") from None
+        if type(error).__name__ in _MALFORMED:
+            raise InputError(f"{url}: no such address can be ({_said(error)}); correct the URL.") from None
         raise StorageError(
             f"{url}: the store does not answer ({type(error).__name__}: {_said(error)}). Nothing is lost: run it again "
             "when it does."

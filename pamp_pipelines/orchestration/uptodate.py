@@ -9,13 +9,14 @@ from pamp_pipelines.errors import MissingInput, VerificationFailed
 from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.leaderboard import leaderboard_id
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.publication import is_published
 from pamp_pipelines.lake.staging import looking
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.chain import Selection
 from pamp_pipelines.orchestration.checks import judged
 from pamp_pipelines.tokenization.job import tokenize_job
+from pamp_pipelines.training.finished import find_finished
 from pamp_pipelines.training.resolve import export_job, train_job
 
 
@@ -42,9 +43,14 @@ def existing(catalog: Catalog, lake: Lake, selection: Selection, partition: str 
 
 
 def _find(path: Path, id: str) -> Artifact | None:
-    """A finished artifact; an export that was evicted counts as one, since whoever needs it makes it again."""
+    """A finished artifact that is not damaged, also an evicted export, since whoever needs that makes it again."""
     evicted = evicted_export(path)
-    return evicted if evicted is not None and evicted.id == id else find(path, id)
+    if evicted is not None and evicted.id == id:
+        return evicted
+    try:
+        return find_finished(path, id)  # of another kind of artifact: nothing is kept beside it
+    except VerificationFailed:
+        return None
 
 
 @looking()

@@ -15,8 +15,9 @@ from pamp_pipelines.corpus.progress import Progress
 from pamp_pipelines.corpus.spans import plan_tasks
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, PampError, WorkerFailed
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.tokenization.array import end_other_array, make_pieces_on
@@ -57,7 +58,7 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore, *, profile: ComputePr
         WorkerFailed: a worker process ended by itself; what it finished is kept.
     """
     with lock(job.output):
-        if found := find(job.output, job.id):
+        if found := find_intact(job.output, job.id, on_event):
             return found
         on_event(event("started", stage=KIND, corpus=job.corpus, files=len(job.files)))
         reference = open_tokenizer(job.tokenizer.path)

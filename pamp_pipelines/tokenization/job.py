@@ -17,6 +17,7 @@ from pamp_pipelines.declarations.hf_config import hf_directory, read_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 from pamp_pipelines.lake.occupied import require_own_folder
 from pamp_pipelines.lake.store import Lake
@@ -91,6 +92,7 @@ def tokenize_job(catalog: Catalog, lake: Lake, corpus: str, model: str) -> Token
 
     Raises:
         MissingInput: raw_corpus was not made, or its sources or reading rules changed since.
+        VerificationFailed: raw_corpus is damaged.
         InputError: no usable tokenizer, or one that does not fit the model.
     """
     scan = corpus_job(catalog, lake, corpus)
@@ -198,7 +200,7 @@ def plain_tokenize_job(
 
 def _raw_corpus(scan: CorpusJob) -> Artifact:
     if found := find(scan.output, scan.id):
-        return found
+        return require_intact_artifact(found)
     older = any(scan.output.parent.glob("*/manifest.json"))
     hint = "An older one exists, but the sources or how they are read changed since." if older else ""
     raise MissingInput(RAW_CORPUS, scan.corpus, hint)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
-from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import Event, OnEvent, event, ignore
 from pamp_pipelines.lake.publication import Publisher
 from pamp_pipelines.launchers import WorkerSpec, find_worker, launcher_for, run_worker
 from pamp_pipelines.training.extend import seed
+from pamp_pipelines.training.finished import find_finished
 from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import read_record, record_import, record_path, record_saved, recorded_steps
 from pamp_pipelines.training.lease import lease
@@ -47,13 +48,14 @@ def train(job: TrainJob, on_event: OnEvent = ignore, *, worker: str = WORKER) ->
         LeaseTaken: another process trains this version.
         ResumeRefused: the version's checkpoints are of another run.
         TooLittleSpace: there is no room for two saves.
+        VerificationFailed: the version is finished, and a file of it is damaged.
     """
-    if finished := find(job.run_dir, job.id):
+    if finished := find_finished(job.run_dir, job.id):
         _announce_all(job, on_event)
         return finished
     with lease(job.run_dir) as lock:
         require_same_run(job)
-        if finished := find(job.run_dir, job.id):
+        if finished := find_finished(job.run_dir, job.id):
             _announce_all(job, on_event)
             return finished
         watched = _still_training(job, on_event)
