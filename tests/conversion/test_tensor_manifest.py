@@ -82,12 +82,19 @@ def test_an_export_of_the_import_is_compared(
     good = export_hf(plain_export_job(artifact.path, tmp_path / "good", workers=workers))
     (check,) = [c for c in good.manifest.checks if c.name == MANIFEST]
     assert check.passed, check.description
+    # resolving the job refuses what is damaged already: here it changes afterwards
+    bad_job = plain_export_job(artifact.path, tmp_path / "bad", workers=workers)
+    cast_job = plain_export_job(artifact.path, tmp_path / "cast", dtype="float32")
     flip(artifact.path, KEY)
-    bad = export_hf(plain_export_job(artifact.path, tmp_path / "bad", workers=workers))
+    with pytest.raises(VerificationFailed, match="its content is damaged"):
+        export_hf(plain_export_job(artifact.path, tmp_path / "refused", workers=workers))
+    # copied without its manifest: the hashes of the tensors are what is left to compare with
+    (artifact.path / "manifest.json").unlink()
+    bad = export_hf(bad_job)
     (check,) = bad.manifest.failed_checks
     assert check.name == MANIFEST
     assert "model.layers.0.mlp.down_proj.weight has SHA-256" in check.description
-    cast = export_hf(plain_export_job(artifact.path, tmp_path / "cast", dtype="float32"))
+    cast = export_hf(cast_job)
     assert MANIFEST not in {c.name for c in cast.manifest.checks}, "weights of another type have other hashes"
 
 
