@@ -25,7 +25,7 @@ from pamp_pipelines.conversion.tensor_manifest import (
 )
 from pamp_pipelines.conversion.torch_dist import read_checkpoint
 from pamp_pipelines.conversion.verify_files import verify_checkpoint_files
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import CheckResult
 
