@@ -61,11 +61,15 @@ _END = """\
 step=$!
 again=1
 while [ -n "$again" ]; do again=; wait "$step"; code=$?; done
-# srun ends with 0 when Slurm takes the job away with a node; the signal that ends the job hits squeue as well
+# srun ends with 0 when Slurm takes the job away with a node; the signal that ends the job hits squeue as well. Without
+# --states=all squeue has no line for a job that has ended, and no line says nothing good.
 state=
 if [ "$code" -eq 0 ]; then
   for attempt in 1 2 3 4; do
-    state=$(squeue --noheader --jobs="$job" --format=%T) && break
+    if state=$(squeue --noheader --states=all --jobs="$job" --format=%T); then
+      state=${state:-GONE}
+      break
+    fi
     sleep 1
   done
   [ "${state:-RUNNING}" = RUNNING ] || code=143
