@@ -93,7 +93,7 @@ def test_an_exhausted_corpus_ends_the_run_where_that_is_declared() -> None:
 
 
 def test_a_limit_of_a_corpus_that_is_not_in_the_blend_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match=r"max_epochs\.wkii: is no corpus of the blend"):
+    with pytest.raises(ValueError, match=r"max_epochs\n.*wkii: is no corpus of the blend"):
         config(max_epochs={"wkii": 2})
 
 
