@@ -38,11 +38,12 @@ def score_chart(long: pd.DataFrame, metrics: Sequence[tuple[str, str, str]]) -> 
     return _draw(panels, names, "tokens trained on", legend=True)
 
 
-def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> bytes:
+def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], columns: int = 2) -> bytes:
     """PNG: per run its training loss as a line with its validation loss as points, and the gap between them.
 
     Args:
         losses: run -> {``loss``, ``validation_loss``} -> (tokens, nats per token).
+        columns: panels a row.
     """
     panels = []
     for run, curves in losses.items():
@@ -56,7 +57,7 @@ def loss_chart(losses: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
         if gaps := gap_curve(curves):
             panels.append((model, f"{config}   gap of validation to training loss, %", {"gap": gaps}))
     names = ["training", "validation", "gap"]
-    return _draw(panels, names, "tokens trained on", legend=True, dense={"training"}, columns=2)
+    return _draw(panels, names, "tokens trained on", legend=True, dense={"training"}, columns=columns)
 
 
 def gap_curve(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[float, float, None]]:

@@ -51,7 +51,8 @@ def training_details(artifact: Artifact) -> dict[str, Any]:
     if not curves:
         return lineage
     version, config, model = reversed(artifact.path.parts[-3:])
-    drawn = loss_chart({f"{model} · {config} {version}": curves})
+    # one below the other: Dagster's dialog cuts off what is wider than some 1,000 pixels
+    drawn = loss_chart({f"{model} · {config} {version}": curves}, columns=1)
     return lineage | ({"loss_curve": picture("loss curve", drawn)} if len(drawn) <= MAX_PICTURE_BYTES else {})
 
 
