@@ -9,7 +9,9 @@ from pathlib import Path
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.row_files import row_file
+from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.scores import SCORES, read_scores
@@ -73,9 +75,15 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
         subject=subject,
         evaluations=tuple(specs),
         work=work_folder(lake.scores_dir(key, "").parent, specs),
-        profile=catalog.profile(catalog.training_config(key.training_config).profile),
+        profile=_profile(catalog, key.training_config),
         trusted=(root,),
     )
+
+
+def _profile(catalog: Catalog, training_config: str) -> ComputeProfile:
+    """Where to evaluate: where the config trains, or by default where it is not declared any more."""
+    config = catalog.training_configs.get(training_config)
+    return catalog.profile(config.profile if config else TrainingConfig.model_fields["profile"].default)
 
 
 def _predecessor(lake: Lake, key: CheckpointKey, evaluation: str) -> Predecessor | None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -214,6 +215,13 @@ def test_a_moved_lake_is_scored_where_it_is(builder, tiny_project, tmp_path):
     lake = Lake(tmp_path / "moved")
     job = evaluate_job(load_catalog(tiny_project), lake, KEY, ["perplexity"])
     assert job.evaluations[0].tasks[0].data == (lake.shards_dir("poems", "d" * 64) / "heldout.jsonl",)
+
+
+def test_checkpoints_of_a_config_that_is_no_longer_declared_are_scored(builder, tiny_project):
+    builder.export(KEY)
+    catalog = load_catalog(tiny_project)
+    without = replace(catalog, training_configs={})
+    assert evaluate_job(without, builder.lake, KEY, ["sums"]) == evaluate_job(catalog, builder.lake, KEY, ["sums"])
 
 
 def test_missing_inputs_say_what_to_materialise(builder, tiny_project):
