@@ -28,7 +28,11 @@ def validated[D: Declaration](document: YamlDocument, cls: type[D]) -> D:
         # for tuples where YAML has lists.
         declaration = cls.model_validate_json(json.dumps(document.value), strict=True)
     except ValidationError as error:
-        problems = [p for details in error.errors() for p in _problems(document, cls, details)]
+        errors = error.errors()
+        refused = {details["loc"][:length] for details in errors for length in range(len(details["loc"]))}
+        # Pydantic leaves refused items out when it counts: that too few are left follows from what is told of them.
+        told = [details for details in errors if details["type"] != "too_short" or details["loc"] not in refused]
+        problems = [p for details in told for p in _problems(document, cls, details)]
         raise DeclarationError([*document.problems, *problems]) from error
     document.raise_problems()
     return declaration

@@ -45,6 +45,19 @@ def test_refused(
     assert any(expected in problem for problem in problems()), problems()
 
 
+def test_an_only_item_that_is_refused_is_the_only_problem(project: Project, edit: Edit, problems: Problems) -> None:
+    edit(TEXT, "[data/text/*.jsonl]", "['http://user:secret@host/x.jsonl']")
+    (problem,) = problems()
+    assert "sources[0]: http://…@host/x.jsonl holds a user name or password" in problem
+    assert "secret" not in problem
+
+
+def test_an_empty_list_is_told_as_one(project: Project, edit: Edit, problems: Problems) -> None:
+    edit(TEXT, "[data/text/*.jsonl]", "[]")
+    (problem,) = problems()
+    assert "sources: tuple should have at least 1 item" in problem
+
+
 def test_sources_and_generation_arguments(project: Project, edit: Edit) -> None:
     edit(
         TEXT, "[data/text/*.jsonl]", "[data/text/*.jsonl, s4://bucket/x.jsonl, s3://bucket/x.jsonl, data/text/*.jsonl]"
