@@ -1,27 +1,35 @@
 """Every family under Transformer Engine against Hugging Face.
 
-    python benchmarks/parity_gpu.py OUTPUT.json [FAMILY ...]
+    python benchmarks/parity_gpu.py OUTPUT.json [--jobs N] [FAMILY ...]
 
 Per family: a tiny model with random weights is imported, Megatron builds it as training does and loads the import by
 ``dist_checkpointing``, and logits and loss are compared with transformers in float32 and bfloat16 on the same device.
 A family passes where Megatron's error in bfloat16, against transformers in float32, is at most twice that of
 transformers in bfloat16. Without a GPU the local layers are compared: the script can be tried anywhere.
 
-Without FAMILY all thirteen are run. Megatron's fused rotary kernel for latent attention takes only powers of two for
-the widths of keys (without their rotary part) and of values, so those of the tiny models are.
+Without FAMILY all thirteen are run. Each takes an import and four processes, most of whose time is the start of their
+libraries; N of them (default 1) run at a time and share the device, two threads each. OUTPUT.json is written anew after
+each family, in the order asked for.
+
+Megatron's fused rotary kernel for latent attention takes only powers of two for the widths of keys (without their
+rotary part) and of values, so those of the tiny models are.
 
 Axes: T  positions, V  vocabulary
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 import numpy as np
@@ -29,6 +37,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 POSITIONS = 96
 LIMIT = 2.0
+_CHILD_SECONDS = 300
 _SIZES: dict[str, Any] = {
     "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 3.7e-5,
@@ -167,32 +176,39 @@ def compare(reference_TV: Any, other_TV: Any, tokens: Any) -> dict[str, float]:
     }
 
 
-def _child(side: str, directory: Path, dtype: str, output: Path) -> None:
+def _child(side: str, directory: Path, dtype: str, output: Path, slots: BoundedSemaphore) -> Any:
     # TF32 would round the products of float32 to 10 bits
     env = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0", "HF_HUB_OFFLINE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    env["OMP_NUM_THREADS"] = "2"  # several run beside each other
     command = [sys.executable, __file__, "--child", side, str(directory), dtype, str(output)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    with slots:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_CHILD_SECONDS)
     if done.returncode:
         raise RuntimeError(f"{side} {dtype}: {(done.stderr or done.stdout)[-3000:]}")
+    return np.load(output)
 
 
-def measure(family: str, folder: Path) -> dict[str, Any]:
-    """All four computations of one family, and what they say."""
+def measure(family: str, folder: Path, slots: BoundedSemaphore) -> dict[str, Any]:
+    """All four computations of one family, and what they say. Each holds one of the slots while it runs."""
     from pamp_pipelines.conversion.importer import import_hf
     from pamp_pipelines.conversion.job import plain_import_job
 
     source, artifact = folder / family, folder / f"{family}-megatron"
-    write_model(family, source)
-    import_hf(plain_import_job(source, artifact))
+    with slots:
+        write_model(family, source)
+        import_hf(plain_import_job(source, artifact, workers=1))
     config = json.loads((source / "config.json").read_text())
-    logits = {}
-    for side, directory in (("hf", source), ("megatron", artifact)):
-        for dtype in ("float32", "bfloat16"):
-            output = folder / f"{family}-{side}-{dtype}.npy"
-            _child(side, directory, dtype, output)
-            logits[side, dtype] = np.load(output)
+    with ThreadPoolExecutor(4) as threads:
+        running = {
+            (side, dtype): threads.submit(
+                _child, side, directory, dtype, folder / f"{family}-{side}-{dtype}.npy", slots
+            )
+            for side, directory in (("hf", source), ("megatron", artifact))
+            for dtype in ("float32", "bfloat16")
+        }
+    logits = {which: done.result() for which, done in running.items()}
     exact, tokens = logits["hf", "float32"], tokens_of(config)
-    found = {f"{side}-{dtype}": compare(exact, value, tokens) for (side, dtype), value in logits.items()}
+    found: dict[str, Any] = {f"{side}-{dtype}": compare(exact, v, tokens) for (side, dtype), v in logits.items()}
     ours, theirs = found["megatron-bfloat16"], found["hf-bfloat16"]
     lacking = json.loads((folder / f"{family}-megatron-bfloat16.json").read_text())["lacking"]
     found["asked_for_and_absent"] = lacking
@@ -204,28 +220,47 @@ def measure(family: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+def _measured(family: str, folder: Path, slots: BoundedSemaphore) -> dict[str, Any]:
+    """What `measure` says; a family that fails leaves its error, the others still count."""
+    try:
+        return measure(family, folder, slots)
+    except Exception:
+        return {"passed": False, "error": traceback.format_exc()[-4000:]}
+
+
 def main() -> None:
     import torch
 
     from pamp_pipelines.lake.producer import library_versions
 
-    output, *names = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("output", type=Path)
+    parser.add_argument("families", nargs="*", metavar="FAMILY")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    given = parser.parse_args()
+    families = given.families or list(FAMILIES)
+    if unknown := [family for family in families if family not in FAMILIES]:
+        parser.error(f"{', '.join(unknown)}: unknown; there are {', '.join(FAMILIES)}")
     device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
     report: dict[str, Any] = {"device": device, "libraries": library_versions(), "families": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        for family in names or FAMILIES:
-            try:
-                report["families"][family] = measure(family, Path(folder))
-            except Exception:  # the other families still count
-                report["families"][family] = {"passed": False, "error": traceback.format_exc()[-4000:]}
-            print(family, json.dumps(report["families"][family]), flush=True)
-            Path(output).write_text(json.dumps(report, indent=1) + "\n")
-    sys.exit(0 if all(found["passed"] for found in report["families"].values()) else 1)
+    found: dict[str, Any] = {}
+    started = time.monotonic()
+    slots = BoundedSemaphore(given.jobs)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as threads:
+        running = {threads.submit(_measured, family, Path(folder), slots): family for family in families}
+        for done in as_completed(running):
+            family = running[done]
+            found[family] = done.result()
+            print(family, json.dumps(found[family]), flush=True)
+            report["families"] = {family: found[family] for family in families if family in found}
+            report["seconds"] = round(time.monotonic() - started, 1)
+            given.output.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(0 if all(result["passed"] for result in found.values()) else 1)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    if sys.argv[1] == "--child":
+    if sys.argv[1:2] == ["--child"]:
         _, _, side, directory, dtype, output = sys.argv
         run = {"hf": hf_logits_TV, "megatron": megatron_logits_TV}[side]
         run(Path(directory), dtype, Path(output))
