@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("families", nargs="*", metavar="FAMILY")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     families = given.families or list(FAMILIES)
     if unknown := [family for family in families if family not in FAMILIES]:
         parser.error(f"{', '.join(unknown)}: unknown; there are {', '.join(FAMILIES)}")
