@@ -48,27 +48,27 @@ _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 876.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
-_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 96}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 112}
 _LATENT = {
     "num_key_value_heads": 8, "kv_lora_rank": 72, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 64,
-    "moe_intermediate_size": 96, "n_routed_experts": 16, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
+    "moe_intermediate_size": 112, "n_routed_experts": 16, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
 }  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"head_dim": 48}),
     "llama-scaled": ("Llama", {"head_dim": 32, "rope_parameters": _LLAMA3, "tie_word_embeddings": True}),
     "mistral": ("Mistral", {"head_dim": 48}),
-    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
-    "qwen2-yarn": ("Qwen2", {"rope_parameters": _YARN}),
+    "qwen2": ("Qwen2", {"head_dim": 48, "tie_word_embeddings": True}),
+    "qwen2-yarn": ("Qwen2", {"head_dim": 48, "rope_parameters": _YARN}),
     "qwen3": ("Qwen3", {"head_dim": 48}),
     "mixtral": ("Mixtral", {"head_dim": 48, "num_local_experts": 8}),
-    "qwen2_moe": ("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 160}),
+    "qwen2_moe": ("Qwen2Moe", {"head_dim": 48, **_EXPERTS, "shared_expert_intermediate_size": 160}),
     "qwen3_moe": ("Qwen3Moe", {"head_dim": 48, **_EXPERTS, "norm_topk_prob": True}),
-    "deepseek_v2": ("DeepseekV2", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 2, "rope_parameters": _YARN | {
+    "deepseek_v2": ("DeepseekV2", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 3, "rope_parameters": _YARN | {
         "mscale": 0.707, "mscale_all_dim": 0.707}}),
-    "deepseek_v2-lite": ("DeepseekV2", {**_LATENT, "q_lora_rank": None, "n_shared_experts": 2}),
-    "deepseek_v3": ("DeepseekV3", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+    "deepseek_v2-lite": ("DeepseekV2", {**_LATENT, "q_lora_rank": None, "n_shared_experts": 3}),
+    "deepseek_v3": ("DeepseekV3", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 3, "n_group": 4, "topk_group": 2,
                                    "rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
-    "moonlight": ("DeepseekV3", {**_LATENT, "q_lora_rank": None, "n_shared_experts": 2, "n_group": 1,
+    "moonlight": ("DeepseekV3", {**_LATENT, "q_lora_rank": None, "n_shared_experts": 3, "n_group": 1,
                                  "topk_group": 1}),
 }  # fmt: skip
 _TYPES = {"Qwen2Moe": "qwen2_moe", "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2", "DeepseekV3": "deepseek_v3"}
