@@ -48,7 +48,7 @@ _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 876.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
-_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 112}
+_EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 112}
 _LATENT = {
     "num_key_value_heads": 8, "kv_lora_rank": 72, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 64,
     "moe_intermediate_size": 112, "n_routed_experts": 16, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
@@ -60,7 +60,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {"head_dim": 48, "tie_word_embeddings": True}),
     "qwen2-yarn": ("Qwen2", {"head_dim": 48, "rope_parameters": _YARN}),
     "qwen3": ("Qwen3", {"head_dim": 48}),
-    "mixtral": ("Mixtral", {"head_dim": 48, "num_local_experts": 8}),
+    "mixtral": ("Mixtral", {"head_dim": 48, "num_local_experts": 12}),
     "qwen2_moe": ("Qwen2Moe", {"head_dim": 48, **_EXPERTS, "shared_expert_intermediate_size": 160}),
     "qwen3_moe": ("Qwen3Moe", {"head_dim": 48, **_EXPERTS, "norm_topk_prob": True}),
     "deepseek_v2": ("DeepseekV2", {**_LATENT, "q_lora_rank": 96, "n_shared_experts": 3, "rope_parameters": _YARN | {
@@ -74,16 +74,21 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 _TYPES = {"Qwen2Moe": "qwen2_moe", "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2", "DeepseekV3": "deepseek_v3"}
 
 
+def config_of(family: str) -> dict[str, Any]:
+    """config.json of the tiny model."""
+    name, more = FAMILIES[family]
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5432.0}}
+    names = {"architectures": [f"{name}ForCausalLM"], "model_type": _TYPES.get(name, name.lower())}
+    return {**_SIZES, **rope, **names, **more}
+
+
 def write_model(family: str, directory: Path) -> None:
     """Random weights under which everything matters: norms away from 1, biases away from 0."""
     from safetensors.numpy import save_file
 
     from pamp_pipelines.conversion.layout import layout_of
 
-    name, more = FAMILIES[family]
-    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5432.0}}
-    names = {"architectures": [f"{name}ForCausalLM"], "model_type": _TYPES.get(name, name.lower())}
-    config = {**_SIZES, **rope, **names, **more}
+    config = config_of(family)
     random = np.random.default_rng(0)
     tensors = {}
     for tensor, shape in layout_of(config).hf_shapes().items():
