@@ -1,6 +1,6 @@
 """What a compute profile asks of Kubernetes."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, StringConstraints
 
@@ -21,6 +21,9 @@ class KubernetesOptions(Declaration):
     """Namespace of all objects."""
     context: str | None = None
     """Context of the kubeconfig; default: its current one, inside a cluster the pod's service account."""
+    workload: Literal["auto", "job", "train_job"] = "auto"
+    """What a worker of several processes is: ``train_job``, one of Kubeflow's Trainer 2; ``job``, an Indexed Job with a
+    headless Service; ``auto``, a TrainJob where the cluster knows them. All other workers are Jobs."""
     image: str = ""
     """Image with pamp_pipelines installed; required."""
     image_pull_policy: str | None = None

@@ -1,5 +1,6 @@
-"""Workers as Jobs of a Kubernetes cluster whose pods mount the lake at this machine's path."""
+"""Workers as Jobs or TrainJobs of a Kubernetes cluster whose pods mount the lake at this machine's path."""
 
+import contextlib
 import datetime
 import json
 import secrets
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
-from pamp_pipelines.errors import InputError, LauncherError, install_command
+from pamp_pipelines.errors import LauncherError, PampError
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.launchers.base import EVENTS, Handle, Status, WorkerSpec, read_handle, size_of, write_handle
-from pamp_pipelines.launchers.kubernetes_manifests import LABEL, START, job_manifest, service_manifest
+from pamp_pipelines.launchers.kubernetes_api import Cluster, call, connect
+from pamp_pipelines.launchers.kubernetes_manifests import LABEL, START
+from pamp_pipelines.launchers.kubernetes_workloads import WORKLOADS, Condition, Found, Workload, choose
 from pamp_pipelines.launchers.logs import Failure, failure_of_nodes, main_log
 
 IMAGE_S = 120.0
@@ -21,7 +24,6 @@ IMAGE_S = 120.0
 _DELETED_S = 60.0
 """Seconds over the grace time after which a deleted job that is still there counts as an error."""
 _PAUSE_S = 0.5
-_TIMEOUT_S = 30
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
@@ -37,23 +39,28 @@ class KubernetesLauncher:
         self._pulling_since: dict[str, float] = {}
 
     def preview(self, spec: WorkerSpec) -> str:
-        manifest = job_manifest(spec, "TOKEN", spec.run_dir / "logs" / "START", "pamp-token")
-        return json.dumps([manifest, service_manifest(spec, "pamp-token", "UID")], indent=2)
+        """Asks a cluster that can be reached what it knows; where there is none, the objects are those of a Job."""
+        workload = WORKLOADS["job"]
+        with contextlib.suppress(PampError):
+            workload = choose(connect(spec.profile.kubernetes), spec)
+        return json.dumps(workload.objects(spec, "TOKEN", spec.run_dir / "logs" / "START", "pamp-token"), indent=2)
 
     def submit(self, spec: WorkerSpec) -> Handle:
-        """Create the job and its service.
+        """Create the job, and what its pods need beside it.
 
         Raises:
-            InputError: the API server refuses the objects; with its words.
+            InputError: the API server refuses the objects, with its words; or it does not know TrainJobs.
             LauncherError: the client is not installed, or the API server does not answer.
         """
         token = secrets.token_hex(8)
         name = f"pamp-{token}"
         now = datetime.datetime.now(datetime.UTC)
         log_dir = spec.run_dir / "logs" / f"{now:%Y%m%dT%H%M%S}-{token[:4]}"
-        job = job_manifest(spec, token, log_dir, name)
-        log_dir.mkdir(parents=True)
         options = spec.profile.kubernetes
+        cluster = connect(options)
+        workload = choose(cluster, spec)
+        workload.objects(spec, token, log_dir, name)  # what cannot be asked for is refused before anything is written
+        log_dir.mkdir(parents=True)
         handle = Handle(
             launcher="kubernetes",
             token=token,
@@ -65,6 +72,7 @@ class KubernetesLauncher:
                 "module": spec.module,
                 "processes": spec.processes,
                 "tasks": spec.tasks,
+                "workload": workload.name,
                 "job_sha256": sha256_file(spec.job),
                 "events_offset": size_of(spec.run_dir / EVENTS),
                 "grace_s": spec.profile.grace_s,
@@ -72,12 +80,11 @@ class KubernetesLauncher:
             },
         )
         write_handle(spec.run_dir, handle)  # before: the name finds the job whatever happens
-        batch, core = _apis(options)
-        created = _call(batch.create_namespaced_job, options.namespace, job)
         try:
-            _call(core.create_namespaced_service, options.namespace, service_manifest(spec, name, created.metadata.uid))
+            workload.create(cluster, spec, token, log_dir, name)
         except BaseException:
-            self.cancel(handle)
+            with contextlib.suppress(PampError):  # what went wrong first is what people must hear
+                self.cancel(handle)
             raise
         return handle
 
@@ -106,16 +113,15 @@ class KubernetesLauncher:
     def cancel(self, handle: Handle) -> Status:
         """Delete the job; its pods get SIGTERM and their grace. Returns when job and pods are gone."""
         options = _options(handle)
-        batch, core = _apis(options)
-        body = {"propagationPolicy": "Foreground"}
-        _call(batch.delete_namespaced_job, handle.id, options.namespace, body=body, absent=None)
+        cluster, workload = connect(options), _workload(handle)
+        workload.delete(cluster, handle.id, options.namespace)
         deadline = self._clock() + float(handle.details["grace_s"]) + _DELETED_S
         while self._clock() < deadline:
-            job = _call(batch.read_namespaced_job, handle.id, options.namespace, absent=None)
-            if job is None and not _pods(core, handle.id, options.namespace):
-                return Status(reason="canceled", detail=f"Kubernetes job {handle.id} was deleted")
+            job = workload.read(cluster, handle.id, options.namespace)
+            if job is None and not _pods(cluster, handle.id, options.namespace):
+                return Status(reason="canceled", detail=f"{workload.title} {handle.id} was deleted")
             time.sleep(_PAUSE_S)
-        raise LauncherError(f"Kubernetes job {handle.id} in {options.namespace} is still there after its deletion")
+        raise LauncherError(f"{workload.title} {handle.id} in {options.namespace} is still there after its deletion")
 
     def find(self, run_dir: Path) -> Handle | None:
         """The job of ``run_dir`` that has not ended.
@@ -127,27 +133,25 @@ class KubernetesLauncher:
         if handle is None or handle.launcher != "kubernetes":
             return None
         options = _options(handle)
-        batch, _ = _apis(options)
-        job = _call(batch.read_namespaced_job, handle.id, options.namespace, absent=None)
-        return handle if job is not None and _condition(job) is None else None
+        job = _workload(handle).read(connect(options), handle.id, options.namespace)
+        return handle if job is not None and job.ended is None else None
 
     def _ask(self, handle: Handle) -> Status:
         options = _options(handle)
         try:
-            batch, core = _apis(options)
-            job = _call(batch.read_namespaced_job, handle.id, options.namespace, absent=None)
-            pods = _pods(core, handle.id, options.namespace) if job is not None else []
+            cluster = connect(options)
+            job = _workload(handle).read(cluster, handle.id, options.namespace)
+            pods = _pods(cluster, handle.id, options.namespace) if job is not None else []
         except LauncherError as error:
             return Status(reason="running", detail=str(error))
-        what = f"Kubernetes job {handle.id}"
+        what = f"{_workload(handle).title} {handle.id}"
         if job is None:
             return Status(reason="lost", detail=f"{what} was deleted and left no exit status")
-        condition = _condition(job)
-        if condition is not None:
-            return _ended(what, condition, pods)
+        if job.ended is not None:
+            return _ended(what, job.ended, pods)
         return self._unfinished(handle.id, what, job, pods)
 
-    def _unfinished(self, name: str, what: str, job: Any, pods: list[Any]) -> Status:
+    def _unfinished(self, name: str, what: str, job: Found, pods: list[Any]) -> Status:
         waiting = [(pod, state) for pod in pods if (state := _waiting(pod)) is not None]
         for pod, state in waiting:
             said = f"{what}: pod {pod.metadata.name}: {state.reason}: {state.message or ''}".rstrip(": ")
@@ -158,10 +162,10 @@ class KubernetesLauncher:
         self._pulling_since.pop(name, None)
         if not any(pod.status.phase == "Running" for pod in pods):
             return Status(reason="queued", detail=f"{what} waits for its pods")
-        return Status(reason="running", detail=f"{what}: {job.status.active or 0} pods")
+        return Status(reason="running", detail=f"{what}: {job.active} pods")
 
 
-def _ended(what: str, condition: Any, pods: list[Any]) -> Status:
+def _ended(what: str, condition: Condition, pods: list[Any]) -> Status:
     if condition.type == "Complete":
         return Status(reason="exited", exit_code=0)
     for pod in pods:
@@ -175,12 +179,6 @@ def _ended(what: str, condition: Any, pods: list[Any]) -> Status:
         code = first.exit_code if first.exit_code <= 128 else 128 - first.exit_code
         return Status(reason="exited", exit_code=code, detail=f"{what}: {first.reason or 'Error'}")
     return Status(reason="infrastructure", detail=f"{what}: {condition.reason}: a pod was deleted or never ran")
-
-
-def _condition(job: Any) -> Any:
-    """The condition that ended a job; None while it goes on."""
-    found = (c for c in job.status.conditions or [] if c.type in ("Complete", "Failed") and c.status == "True")
-    return next(found, None)
 
 
 def _waiting(pod: Any) -> Any:
@@ -198,51 +196,9 @@ def _options(handle: Handle) -> KubernetesOptions:
     return KubernetesOptions.model_validate(handle.details["options"])
 
 
-def _pods(core: Any, name: str, namespace: str) -> list[Any]:
-    return list(_call(core.list_namespaced_pod, namespace, label_selector=f"{LABEL}={name}").items)
+def _workload(handle: Handle) -> Workload:
+    return WORKLOADS[handle.details.get("workload", "job")]
 
 
-def _apis(options: KubernetesOptions) -> tuple[Any, Any]:
-    """The batch and the core API: by the kubeconfig, inside a cluster by the service account."""
-    try:
-        from kubernetes import client, config
-    except ImportError as error:
-        raise InputError(
-            f"`launcher: kubernetes` needs the official client: `{install_command("-e '.[kubernetes]'")}`"
-        ) from error
-    try:
-        api = config.new_client_from_config(context=options.context)
-    except config.ConfigException as outside:
-        try:
-            config.load_incluster_config()
-        except config.ConfigException:
-            raise InputError(f"no Kubernetes cluster: {outside}; set KUBECONFIG") from outside
-        api = client.ApiClient()
-    return client.BatchV1Api(api), client.CoreV1Api(api)
-
-
-_RAISE: Any = object()
-
-
-def _call(method: Callable[..., Any], *arguments: Any, absent: Any = _RAISE, **options: Any) -> Any:
-    """One request; ``absent`` is the answer for an object that is not there."""
-    from kubernetes.client import ApiException
-    from urllib3.exceptions import HTTPError
-
-    try:
-        return method(*arguments, _request_timeout=_TIMEOUT_S, **options)
-    except ApiException as error:
-        if error.status == 404 and absent is not _RAISE:
-            return absent
-        if error.status in (400, 401, 403, 404, 409, 422):
-            raise InputError(f"Kubernetes refuses ({error.status} {error.reason}): {_message(error)}") from error
-        raise LauncherError(f"Kubernetes does not answer: {error.status} {error.reason}") from error
-    except (HTTPError, OSError) as error:
-        raise LauncherError(f"Kubernetes does not answer: {error}") from error
-
-
-def _message(error: Any) -> str:
-    try:
-        return str(json.loads(error.body)["message"])
-    except (TypeError, ValueError, KeyError):
-        return str(error.body or "")
+def _pods(cluster: Cluster, name: str, namespace: str) -> list[Any]:
+    return list(call(cluster.core.list_namespaced_pod, namespace, label_selector=f"{LABEL}={name}").items)

@@ -1,8 +1,11 @@
 """The objects of a worker on Kubernetes, as a pure function of its spec.
 
 An Indexed Job gives each pod a number, its node rank; a headless Service gives the first one a name that the others
-meet at. Each pod runs one torchrun agent. Its output goes to a file on the lake's volume as well as to the pod's log:
-logs of pods are cut after hours and end with the pod.
+meet at. Kubeflow's Trainer makes both of a TrainJob, and of the TrainingRuntime that says what its pods are. That one
+is the run's own and not the cluster's `torch-distributed`, whose pods are started again in place up to six times.
+
+Each pod runs one torchrun agent. Its output goes to a file on the lake's volume as well as to the pod's log: logs of
+pods are cut after hours and end with the pod.
 """
 
 import math
@@ -19,6 +22,9 @@ START = "start0"
 LABEL = "pamp-run"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _KEEP_S = 7 * 24 * 3600
+TRAINER_GROUP, TRAINER_VERSION = "trainer.kubeflow.org", "v1alpha1"
+_NODE = "node"
+"""Kubeflow's name for the replicated job and for the container that torchrun runs in (pkg/constants/constants.go)."""
 _TEE = 'mkdir -p "$PET_LOG_DIR" && exec "$@" > >(exec tee -a "$PET_LOG_DIR/worker.log") 2>&1'
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
@@ -31,7 +37,8 @@ def job_manifest(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> dict
     """
     options = spec.profile.kubernetes
     count = spec.tasks or (1 if spec.processes is None else spec.profile.nodes)
-    labels = {**options.labels, "app.kubernetes.io/managed-by": "pamp", LABEL: name}
+    labels = _labels(spec, name)
+    pod = {"subdomain": name, **_pod(spec, token, log_dir, "worker", f"{name}-0.{name}", count)}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -42,7 +49,7 @@ def job_manifest(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> dict
             "parallelism": count,
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": _KEEP_S,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(spec, token, log_dir, name, count)},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
 
@@ -64,7 +71,58 @@ def service_manifest(spec: WorkerSpec, name: str, owner: str) -> dict[str, Any]:
     }
 
 
-def _pod(spec: WorkerSpec, token: str, log_dir: Path, name: str, count: int) -> dict[str, Any]:
+def train_runtime_manifest(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> dict[str, Any]:
+    """The TrainingRuntime of a run: a JobSet of one Job that starts no pod a second time.
+
+    Raises:
+        InputError: as `job_manifest`.
+    """
+    labels = _labels(spec, name)
+    count = spec.profile.nodes
+    pod = _pod(spec, token, log_dir, _NODE, f"{name}-{_NODE}-0-0.{name}", count)
+    job = {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+    return {
+        "apiVersion": f"{TRAINER_GROUP}/{TRAINER_VERSION}",
+        "kind": "TrainingRuntime",
+        "metadata": {
+            "name": name,
+            "namespace": spec.profile.kubernetes.namespace,
+            "labels": {**labels, "trainer.kubeflow.org/framework": "torch"},
+        },
+        "spec": {
+            "mlPolicy": {"numNodes": count, "torch": {}},
+            "template": {"spec": {"replicatedJobs": [{"name": _NODE, "template": job}]}},
+        },
+    }
+
+
+def train_job_manifest(spec: WorkerSpec, name: str) -> dict[str, Any]:
+    """The TrainJob that runs the TrainingRuntime of its name."""
+    trainer = {"numNodes": spec.profile.nodes, "numProcPerNode": (spec.processes or 1) // spec.profile.nodes}
+    return {
+        "apiVersion": f"{TRAINER_GROUP}/{TRAINER_VERSION}",
+        "kind": "TrainJob",
+        "metadata": {
+            "name": name,
+            "namespace": spec.profile.kubernetes.namespace,
+            "labels": _labels(spec, name),
+        },
+        "spec": {
+            "runtimeRef": {"apiGroup": TRAINER_GROUP, "kind": "TrainingRuntime", "name": name},
+            "trainer": trainer,
+        },
+    }
+
+
+def _labels(spec: WorkerSpec, name: str) -> dict[str, str]:
+    return {**spec.profile.kubernetes.labels, "app.kubernetes.io/managed-by": "pamp", LABEL: name}
+
+
+def _pod(spec: WorkerSpec, token: str, log_dir: Path, container_name: str, first: str, count: int) -> dict[str, Any]:
+    """``first`` is the name at which the first pod is reached."""
     options = spec.profile.kubernetes
     if not options.image:
         raise InputError("a profile with `launcher: kubernetes` needs `kubernetes.image`")
@@ -79,11 +137,11 @@ def _pod(spec: WorkerSpec, token: str, log_dir: Path, name: str, count: int) -> 
         {"name": f"claim-{i}", "persistentVolumeClaim": {"claimName": claim}} for i, claim in enumerate(options.claims)
     ]
     container: dict[str, Any] = {
-        "name": "worker",
+        "name": container_name,
         "image": options.image,
         "command": ["bash", "-c", _TEE, "bash", *(_literal(part) for part in _command(spec, count))],
         "workingDir": str(spec.run_dir),
-        "env": _environment(spec, token, log_dir, name),
+        "env": _environment(spec, token, log_dir, first),
         "resources": {"limits": limits, "requests": limits},
         "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}],
     }
@@ -101,7 +159,6 @@ def _pod(spec: WorkerSpec, token: str, log_dir: Path, name: str, count: int) -> 
     }
     return {
         "restartPolicy": "Never",
-        "subdomain": name,
         # SIGTERM, training saves, SIGKILL
         "terminationGracePeriodSeconds": math.ceil(spec.profile.grace_s) + 5,
         "containers": [container],
@@ -122,7 +179,7 @@ def _command(spec: WorkerSpec, count: int) -> list[str]:
     return [python, *agent, "--max-restarts=0", f"--master-port={PORT}", "--redirects=3", *worker]
 
 
-def _environment(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> list[dict[str, Any]]:
+def _environment(spec: WorkerSpec, token: str, log_dir: Path, first: str) -> list[dict[str, Any]]:
     declared = {
         **dict.fromkeys(THREADS, str(spec.profile.threads_per_process or 1)),
         "PYTHONUNBUFFERED": "1",
@@ -139,7 +196,7 @@ def _environment(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> list
         {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
         *_task(spec),
         {"name": "PET_LOG_DIR", "value": f"{_literal(str(log_dir / START))}/node$(PET_NODE_RANK)"},
-        {"name": "PET_MASTER_ADDR", "value": f"{name}-0.{name}"},
+        {"name": "PET_MASTER_ADDR", "value": first},
         *({"name": key, "value": _literal(value)} for key, value in declared.items()),
     ]
 

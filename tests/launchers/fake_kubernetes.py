@@ -1,4 +1,4 @@
-"""An API server that knows jobs, services and pods, over real HTTP, for the official client.
+"""An API server that knows jobs, services and pods, and if told so TrainJobs, over HTTP, for the official client.
 
 It stores what it is given and returns what the test puts in; no controller acts on it.
 """
@@ -11,13 +11,19 @@ from typing import Any
 
 import yaml
 
-_COLLECTIONS = ("jobs", "services", "pods")
+_TRAINER = ("trainjobs", "trainingruntimes")
+_COLLECTIONS = ("jobs", "services", "pods", *_TRAINER)
 
 
 class FakeKubernetes:
-    """``objects[kind][name]`` are the stored objects; ``down`` makes every answer a 503."""
+    """``objects[kind][name]`` are the stored objects; ``down`` makes every answer a 503.
 
-    def __init__(self) -> None:
+    Args:
+        trainer: whether Kubeflow's Trainer is installed.
+    """
+
+    def __init__(self, trainer: bool = False) -> None:
+        self.trainer = trainer
         self.objects: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _COLLECTIONS}
         self.requests: list[tuple[str, str]] = []
         self.down = False
@@ -42,16 +48,20 @@ class FakeKubernetes:
                 fake.requests.append((self.command, self.path))
                 self._answer(*fake.answer(self.command, self.path, body))
 
-            do_GET = do_POST = do_DELETE = _handle
+            do_GET = do_POST = do_DELETE = do_PATCH = _handle
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         if self.down:
             return 503, {"kind": "Status", "message": "etcd is away"}
         parts = path.partition("?")[0].strip("/").split("/")
+        if "trainer.kubeflow.org" in parts and not self.trainer:
+            return 404, {"kind": "Status", "message": "the server could not find the requested resource"}
+        if parts[-1] == "v1alpha1":
+            return 200, {"kind": "APIResourceList", "groupVersion": "/".join(parts[-2:]), "resources": _resources()}
         kind = next(part for part in parts if part in _COLLECTIONS)
         name = parts[parts.index(kind) + 1] if parts[-1] != kind else None
         stored = self.objects[kind]
@@ -67,10 +77,20 @@ class FakeKubernetes:
             return 404, {"kind": "Status", "message": f"{kind} {name} not found"}
         if method == "DELETE":
             del stored[name]
-            if kind == "jobs":
+            if kind in ("jobs", "trainjobs"):
                 self.objects["pods"].clear()
+            self._collect_garbage(name)
             return 200, {"kind": "Status", "status": "Success"}
+        if method == "PATCH":
+            stored[name]["metadata"].update(body["metadata"])
         return 200, stored[name]
+
+    def _collect_garbage(self, owner: str) -> None:
+        """Delete what belongs to an object that is gone."""
+        for stored in self.objects.values():
+            for name, found in list(stored.items()):
+                if any(entry["name"] == owner for entry in found["metadata"].get("ownerReferences", ())):
+                    del stored[name]
 
     def kubeconfig(self) -> str:
         host, port = self._server.server_address[:2]
@@ -101,9 +121,14 @@ class FakeKubernetes:
 
     def end(self, job: str, condition: str, reason: str = "") -> None:
         ended = {"type": condition, "status": "True", "reason": reason}
-        self.objects["jobs"][job]["status"] = {"conditions": [ended]}
+        kind = next(kind for kind in ("jobs", "trainjobs") if job in self.objects[kind])
+        self.objects[kind][job]["status"] = {"conditions": [ended]}
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _resources() -> list[dict[str, Any]]:
+    return [{"name": name, "singularName": "", "namespaced": True, "kind": "X", "verbs": []} for name in _TRAINER]
