@@ -46,6 +46,24 @@ class Datatrove(Declaration):
     """What the block finds in ``doc.metadata``: name to field of the source, e.g. ``{url: meta.url}``."""
 
 
+class MinHash(Declaration):
+    """Similar texts, found by the MinHash of datatrove (extra ``datatrove``, whose version is part of the shards'
+    identity). Two texts are similar when all hashes of one bucket are equal: of pairs that share a part s of their runs
+    of words, 1 - (1 - s ** hashes_per_bucket) ** num_buckets are found. Names and defaults are datatrove's."""
+
+    n_grams: Annotated[int, Field(ge=1, le=100)] = 5
+    """Words of a run. A shorter text is similar to none."""
+    num_buckets: Annotated[int, Field(ge=1, le=1000)] = 14
+    """Bands that a signature is cut into; each costs 16 bytes a document on the disk while shards are made."""
+    hashes_per_bucket: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Hashes of a band."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    """Draws the hash functions."""
+    language: Annotated[str | None, Field(min_length=1)] = None
+    """Whose words, as datatrove names it (``eng``, ``zho``); mostly needs spaCy. None: words are what stands between
+    blanks, which Chinese, Japanese and Thai do not write."""
+
+
 class Filter(Declaration):
     """One step: exactly one of the fields. Dropped documents are counted by the reason that is named with each."""
 
@@ -63,6 +81,14 @@ class Filter(Declaration):
     """Let a block of datatrove drop or change documents (``datatrove_`` and the block's own reason, or its name)."""
     deduplicate: Literal["exact"] | None = None
     """Keep the first of equal texts of the whole corpus, in the order of the sources (``duplicate``); the last step."""
+    minhash: MinHash | None = None
+    """Keep the first of similar texts of the whole corpus, held-out ones before others, in the order of the sources
+    (``near_duplicate``; of equal texts ``duplicate``); the last step, in place of ``deduplicate``."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether it compares documents with each other, which is done when all are read."""
+        return self.deduplicate is not None or self.minhash is not None
 
     @model_validator(mode="after")
     def _one_step(self) -> Self:
@@ -117,8 +143,8 @@ class Corpus(Declaration):
 
     @model_validator(mode="after")
     def _filters_fit(self) -> Self:
-        if any(step.deduplicate for step in self.filters[:-1]):
-            raise ValueError("filters: `deduplicate` must be the last step: it compares what the others leave")
+        if early := [name for step in self.filters[:-1] if step.compares for name, value in step if value is not None]:
+            raise ValueError(f"filters: `{early[0]}` must be the last step: it compares what the others leave")
         if self.format == "text":
             fields = {
                 "filters: `language`": any(step.language for step in self.filters),

@@ -62,7 +62,7 @@ def make_pieces_on(
         if error.exit_code == EXIT_INPUT:
             raise InputError(str(error)) from error  # a retry cannot help
         raise
-    if missing := [number for number in range(len(plan.tasks)) if staging.finished(number, plan) is None]:
+    if missing := [number for number in range(len(plan.tasks)) if staging.finished(number) is None]:
         raise WorkerFailed(
             f"the array ended well, but piece {missing[0]} of {staging.folder} is not there; run again", 0
         )

@@ -26,7 +26,7 @@ def main(plan_file: Path) -> int:
         plan = Plan.model_validate_json(plan_file.read_bytes())
         maker = PieceMaker(plan, staging)
         for number in range(task, len(plan.tasks), tasks):
-            if staging.finished(number, plan):
+            if staging.finished(number):
                 continue
             before = 0
 

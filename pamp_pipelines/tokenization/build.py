@@ -21,16 +21,16 @@ from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.tokenization.array import end_other_array, make_pieces_on
-from pamp_pipelines.tokenization.duplicates import Kept, first_occurrences
+from pamp_pipelines.tokenization.duplicates import Kept, first_occurrences, first_of_similar
 from pamp_pipelines.tokenization.encoders import REFERENCE, choose_encoder, versioned
 from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
-from pamp_pipelines.tokenization.filters import DUPLICATE
+from pamp_pipelines.tokenization.filters import DUPLICATE, NEAR_DUPLICATE, minhash_of
 from pamp_pipelines.tokenization.indexed import dtype_for
 from pamp_pipelines.tokenization.inspect import check_shards
 from pamp_pipelines.tokenization.job import KIND, TokenizeJob
 from pamp_pipelines.tokenization.join import Part, join
 from pamp_pipelines.tokenization.overlap import count_overlap
-from pamp_pipelines.tokenization.pieces import HELDOUT, TRAIN, Piece, Plan, Staging
+from pamp_pipelines.tokenization.pieces import FINGERPRINTS, HASHES, HELDOUT, TRAIN, Piece, Plan, Staging
 from pamp_pipelines.tokenization.pool import Counters, make_pieces
 from pamp_pipelines.tokenization.sample import compare_sample
 
@@ -138,7 +138,7 @@ def _make_pieces(
     end_other_array(plan, staging)
     with staging.opened(plan):
         progress = Progress(on_event, KIND, plan.job.expected_documents)
-        found = {task: piece for task in range(len(plan.tasks)) if (piece := staging.finished(task, plan))}
+        found = {task: piece for task in range(len(plan.tasks)) if (piece := staging.finished(task))}
         missing = [task for task in range(len(plan.tasks)) if task not in found]
         if found:
             message = f"{len(found)} of {len(plan.tasks)} pieces of an earlier build are complete and used"
@@ -153,7 +153,7 @@ def _make_pieces(
             make_pieces(plan, staging, missing, workers, counters)
         else:
             make_pieces_on(profile, plan, staging, len(missing), counters, on_event)
-        pieces = [staging.finished(task, plan) for task in range(len(plan.tasks))]
+        pieces = [staging.finished(task) for task in range(len(plan.tasks))]
         compared, different = compare_sample(plan, staging, reference)
         name = reference.name if plan.encoder == REFERENCE else versioned(plan.encoder)
         exact = CheckResult(
@@ -180,13 +180,18 @@ def _join(
     sides: dict[str, dict[str, Any]] = {}
     tasks = range(len(plan.tasks))
     found: dict[str, list[Kept | None]] = {side: [None] * len(tasks) for side in (TRAIN, HELDOUT)}
-    if any(step.deduplicate for step in plan.job.filters):
-        # held-out documents first: where another field decided about them, a copy may be on the other side
+    if any(step.compares for step in plan.job.filters):
+        # held-out documents first: what is similar to them, or has a field that decided otherwise, may be in training
         order = [(side, task) for side in (HELDOUT, TRAIN) for task in tasks]
-        masks = first_occurrences([staging.file(task, f"{side}.hashes") for side, task in order])
-        for (side, task), mask in zip(order, masks, strict=True):
+        different = first_occurrences([staging.file(task, f"{side}.{HASHES}") for side, task in order])
+        masks = different
+        if minhash := minhash_of(plan.job.filters):
+            fingerprints = [staging.file(task, f"{side}.{FINGERPRINTS}") for side, task in order]
+            masks = [a & b for a, b in zip(different, first_of_similar(fingerprints, minhash.num_buckets), strict=True)]
+        for (side, task), unequal, mask in zip(order, different, masks, strict=True):
             found[side][task] = mask
-            dropped[DUPLICATE] += int(np.count_nonzero(~mask))
+            dropped[DUPLICATE] += int(np.count_nonzero(~unequal))
+            dropped[NEAR_DUPLICATE] += int(np.count_nonzero(unequal & ~mask))
     for side in (TRAIN, HELDOUT):
         kept = found[side]
         if side == HELDOUT and not plan.job.held_out.fraction:

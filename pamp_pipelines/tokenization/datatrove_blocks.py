@@ -27,13 +27,15 @@ def datatrove_version(filters: Sequence[Filter]) -> str | None:
     Raises:
         InputError: it is not installed.
     """
-    if not any(step.datatrove for step in filters):
+    declared = [name for step in filters for name in ("datatrove", "minhash") if getattr(step, name)]
+    if not declared:
         return None
     try:
         return version("datatrove")
     except PackageNotFoundError:
         raise InputError(
-            f"filters: `datatrove` is declared and not installed; `{install_command("-e '.[datatrove]'")}` installs it."
+            f"filters: `{declared[0]}` needs datatrove, which is not installed; "
+            f"`{install_command("-e '.[datatrove]'")}` installs it."
         ) from None
 
 

@@ -1,45 +1,100 @@
-"""Which documents are copies of an earlier one, found by their hashes in bounded memory."""
+"""Which documents are copies of an earlier one, or similar to one, found by their hashes in bounded memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pamp_pipelines.tokenization.pieces import DIGEST
-
+DIGEST = 16
+"""Bytes of a hash."""
 _AT_ONCE = 4_000_000
 """Hashes that are sorted at once: some 300 MB."""
 
 Kept = npt.NDArray[np.bool_]
 """Whether each document of a piece stays, [documents]."""
+_Places = npt.NDArray[np.int64]
+"""Numbers of documents in the order of the corpus."""
 
 
 def first_occurrences(hashes: Sequence[Path], at_once: int = _AT_ONCE) -> list[Kept]:
     """For each piece, which of its documents are the first with their text.
 
-    The files are read once for every ``at_once`` documents of the corpus: each time those whose hash falls into the
-    same part are sorted. Besides that, a byte a document is needed.
+    Besides what ``_equal_neighbours`` needs, a byte a document.
 
     Args:
         hashes: files of hashes of ``DIGEST`` bytes, one a document, in the order of the corpus.
+        at_once: bounds memory.
     """
-    sizes = [path.stat().st_size // DIGEST for path in hashes]
-    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    starts = _starts(hashes, 1)
     kept = np.ones(int(starts[-1]), np.bool_)
+    for _, later in _equal_neighbours(hashes, starts, 1, 0, at_once):
+        kept[later] = False
+    return _by_piece(kept, starts)
+
+
+def first_of_similar(fingerprints: Sequence[Path], bands: int, at_once: int = _AT_ONCE) -> list[Kept]:
+    """For each piece, which of its documents are the first of their cluster.
+
+    Documents with an equal band are in one cluster, so also those that only a third one joins: the clusters of
+    datatrove's ``MinhashDedupBuckets`` and ``MinhashDedupCluster``. Besides what ``_equal_neighbours`` needs, 25 bytes
+    a document.
+
+    Args:
+        fingerprints: files of ``bands`` hashes of ``DIGEST`` bytes a document, in the order of the corpus; a hash of
+            zeros equals no other.
+        at_once: bounds memory.
+    """
+    starts = _starts(fingerprints, bands)
+    numbers = np.arange(int(starts[-1]), dtype=np.int64)
+    first = numbers.copy()
+    for band in range(bands):
+        for earlier, later in _equal_neighbours(fingerprints, starts, bands, band, at_once):
+            first = _united(first, earlier, later)
+    return _by_piece(first == numbers, starts)
+
+
+def _united(first: _Places, one: _Places, other: _Places) -> _Places:
+    """Clusters after joining those of ``one`` with those of ``other``; ``first`` is the first document of each's."""
+    while True:
+        low, high = np.minimum(first[one], first[other]), np.maximum(first[one], first[other])
+        if np.array_equal(low, high):
+            return first
+        np.minimum.at(first, high, low)
+        while not np.array_equal(further := first[first], first):
+            first = further
+
+
+def _equal_neighbours(
+    files: Sequence[Path], starts: _Places, columns: int, column: int, at_once: int
+) -> Iterator[tuple[_Places, _Places]]:
+    """Pairs of documents with equal hashes: each document, and the last one before it that has the same.
+
+    The files are read once for every ``at_once`` documents of the corpus: each time those whose hash falls into the
+    same part are sorted.
+    """
     parts = -(-int(starts[-1]) // at_once)
     for part in range(parts):
-        high: list[npt.NDArray[np.uint64]] = []
-        low: list[npt.NDArray[np.uint64]] = []
-        places: list[npt.NDArray[np.int64]] = []
-        for path, start in zip(hashes, starts.tolist(), strict=False):
-            pairs = np.fromfile(path, "<u8").reshape(-1, 2)
-            chosen = np.flatnonzero(pairs[:, 0] % np.uint64(parts) == part)
-            high.append(pairs[chosen, 0])
-            low.append(pairs[chosen, 1])
+        hashes: list[npt.NDArray[np.uint64]] = []
+        places: list[_Places] = []
+        for path, start in zip(files, starts.tolist(), strict=False):
+            pairs = np.fromfile(path, "<u8").reshape(-1, columns, DIGEST // 8)[:, column]
+            chosen = np.flatnonzero((pairs[:, 0] % np.uint64(parts) == part) & pairs.any(axis=1))
+            hashes.append(pairs[chosen])
             places.append(chosen + start)
-        first, second, place = np.concatenate(high), np.concatenate(low), np.concatenate(places)
-        order = np.lexsort((place, second, first))
-        equal = (np.diff(first[order]) == 0) & (np.diff(second[order]) == 0)
-        kept[place[order[1:][equal]]] = False
+        both, place = np.concatenate(hashes), np.concatenate(places)
+        order = np.lexsort((place, both[:, 1], both[:, 0]))
+        sorted_places = place[order]
+        equal = (np.diff(both[order], axis=0) == 0).all(axis=1)
+        yield sorted_places[:-1][equal], sorted_places[1:][equal]
+
+
+def _starts(files: Sequence[Path], columns: int) -> _Places:
+    """Number of the first document of each file, and of all at the end."""
+    sizes = [path.stat().st_size // (DIGEST * columns) for path in files]
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def _by_piece(kept: Kept, starts: "npt.NDArray[Any]") -> list[Kept]:
     return [kept[a:b] for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pamp_pipelines.declarations.corpus import Filter
+from pamp_pipelines.declarations.corpus import Filter, MinHash
 from pamp_pipelines.tokenization.datatrove_blocks import datatrove_step
 
-DUPLICATE = "duplicate"
+DUPLICATE, NEAR_DUPLICATE = "duplicate", "near_duplicate"
 
 Step = Callable[[str, Sequence[Any]], "str | tuple[str] | None"]
 """Gives the text to go on with, or None to drop the document, or a reason of its own in a tuple; the second argument
@@ -25,7 +25,9 @@ class Filters:
 
     Attributes:
         fields: names of the fields that have to be read beside the text.
-        deduplicate: whether equal texts are dropped; that is done when the pieces are joined, since it needs them all.
+        compares: whether documents are compared with each other; that is done when the pieces are joined, since it
+            needs them all.
+        minhash: how similar ones are found, if they are.
     """
 
     def __init__(self, declared: Sequence[Filter], also: Sequence[str] = ()) -> None:
@@ -33,7 +35,8 @@ class Filters:
         for step in declared:
             wanted += step.datatrove.metadata.values() if step.datatrove else ()
         self.fields = tuple(dict.fromkeys(wanted))
-        self.deduplicate = any(step.deduplicate for step in declared)
+        self.compares = any(step.compares for step in declared)
+        self.minhash = minhash_of(declared)
         self._steps = [made for step in declared if (made := _step(step, self.fields))]
 
     def apply(
@@ -59,6 +62,11 @@ class Filters:
                 if fields:
                     kept_fields.append(fields[index])
         return kept, kept_fields
+
+
+def minhash_of(declared: Sequence[Filter]) -> MinHash | None:
+    """How similar texts are found, where that is declared."""
+    return next((step.minhash for step in declared if step.minhash), None)
 
 
 def _step(declared: Filter, fields: Sequence[str]) -> tuple[str, Step] | None:

@@ -9,22 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.corpus.batches import read_batches
 from pamp_pipelines.corpus.fingerprints import unwritten
 from pamp_pipelines.corpus.spans import Task
+from pamp_pipelines.tokenization.duplicates import DIGEST
 from pamp_pipelines.tokenization.encoders import Encoder, open_encoder
 from pamp_pipelines.tokenization.filters import Filters
 from pamp_pipelines.tokenization.heldout import held_out_rule
 from pamp_pipelines.tokenization.indexed import TokenStream, dtype_for
 from pamp_pipelines.tokenization.job import TokenizeJob
+from pamp_pipelines.tokenization.minhash import MinHasher
 
 TRAIN, HELDOUT = "train", "heldout"
-DIGEST = 16
-"""Bytes of the hash by which equal texts are found."""
+SIDES = TRAIN, HELDOUT
+HASHES, FINGERPRINTS = "hashes", "minhash"
+"""Files of a side by which equal and similar texts are found."""
 _SAMPLE_CHARACTERS = 2000
 
 
@@ -51,6 +53,7 @@ class Piece(BaseModel):
         read: rows.
         text_bytes: UTF-8 text that was encoded.
         train, heldout: documents and tokens.
+        files: name to size of each file, without the number of the task.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,6 +63,7 @@ class Piece(BaseModel):
     dropped: dict[str, int]
     train: tuple[int, int]
     heldout: tuple[int, int]
+    files: dict[str, int]
 
 
 def _appear(path: Path, content: str) -> None:
@@ -105,15 +109,12 @@ class Staging:
     def file(self, task: int, name: str) -> Path:
         return self.folder / f"{task:07}.{name}"
 
-    def finished(self, task: int, plan: Plan) -> Piece | None:
+    def finished(self, task: int) -> Piece | None:
         """The marker of a task, if it is complete and its files have their sizes."""
         try:
             piece = Piece.model_validate_json(self.file(task, "json").read_bytes())
-            width = np.dtype(dtype_for(plan.job.tokenizer.vocab_size)).itemsize
-            for side, (documents, tokens) in ((TRAIN, piece.train), (HELDOUT, piece.heldout)):
-                sizes = {"bin": tokens * width, "lengths": 4 * documents}
-                if any(self.file(task, f"{side}.{kind}").stat().st_size != size for kind, size in sizes.items()):
-                    return None
+            if any(self.file(task, name).stat().st_size != size for name, size in piece.files.items()):
+                return None
         except (OSError, ValueError):
             return None
         return piece
@@ -133,6 +134,7 @@ class PieceMaker:
         by = job.held_out.by if job.held_out.fraction else None
         self._filters = Filters(job.filters, also=[by] if by else [])
         self._by = self._filters.fields.index(by) if by else None
+        self._minhash = MinHasher(self._filters.minhash) if self._filters.minhash else None
         self._is_held_out = held_out_rule(job.held_out.fraction, job.held_out.seed)
 
     def make(self, task: int, on_batch: OnBatch) -> Piece:
@@ -142,7 +144,7 @@ class PieceMaker:
             InputError: a source is bad or was written meanwhile.
         """
         job = self._plan.job
-        sides = [_Side(self._staging, task, name, self._filters.deduplicate, job) for name in (TRAIN, HELDOUT)]
+        sides = [_Side(self._staging, task, name, job, self._filters.compares, self._minhash) for name in SIDES]
         dropped: Counter[str] = Counter()
         read = text_bytes = 0
         sample: list[dict[str, int | str]] = []
@@ -165,7 +167,15 @@ class PieceMaker:
             side.close()
         self._staging.file(task, "sample.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in sample))
         counts = [(side.stream.documents, side.stream.tokens) for side in sides]
-        piece = Piece(read=read, text_bytes=text_bytes, dropped=dict(dropped), train=counts[0], heldout=counts[1])
+        names = [name for side in sides for name in side.files] + ["heldout.jsonl", "sample.jsonl"]
+        piece = Piece(
+            read=read,
+            text_bytes=text_bytes,
+            dropped=dict(dropped),
+            train=counts[0],
+            heldout=counts[1],
+            files={name: self._staging.file(task, name).stat().st_size for name in names},
+        )
         _appear(self._staging.file(task, "json"), piece.model_dump_json())
         return piece
 
@@ -188,20 +198,25 @@ class PieceMaker:
 class _Side:
     """One side of the split in one piece."""
 
-    def __init__(self, staging: Staging, task: int, name: str, hashed: bool, job: TokenizeJob) -> None:
+    def __init__(
+        self, staging: Staging, task: int, name: str, job: TokenizeJob, hashed: bool, minhash: MinHasher | None
+    ) -> None:
         self._name = name
         self._eod_id = job.tokenizer.eod_id
-        self._hashes = staging.file(task, f"{name}.hashes").open("wb") if hashed else None
-        files = [staging.file(task, f"{name}.{kind}") for kind in ("bin", "lengths")]
-        self.stream = TokenStream(files[0], files[1], dtype_for(job.tokenizer.vocab_size))
+        kinds = ["bin", "lengths", *([HASHES] if hashed else []), *([FINGERPRINTS] if minhash else [])]
+        self.files = [f"{name}.{kind}" for kind in kinds]
+        paths = [staging.file(task, file) for file in self.files]
+        self.stream = TokenStream(paths[0], paths[1], dtype_for(job.tokenizer.vocab_size))
+        makers = [_digest, *([minhash.fingerprint] if minhash else [])]
+        self._marks = [(path.open("wb"), maker) for path, maker in zip(paths[2:], makers, strict=False)]
 
     def add(self, texts: Sequence[str], encoder: Encoder) -> int:
         """Encode and append texts; gives their size in bytes."""
         if not texts:
             return 0
         self.stream.add(*encoder.encode(texts), self._eod_id)
-        if self._hashes:
-            self._hashes.write(b"".join(hashlib.blake2b(text.encode(), digest_size=DIGEST).digest() for text in texts))
+        for stream, maker in self._marks:
+            stream.write(b"".join(map(maker, texts)))
         # str.isascii() looks at a flag
         return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
@@ -214,5 +229,9 @@ class _Side:
 
     def close(self) -> None:
         self.stream.close()
-        if self._hashes:
-            self._hashes.close()
+        for stream, _ in self._marks:
+            stream.close()
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
