@@ -92,9 +92,7 @@ class Catalog:
 
     def blend(self, config: str) -> dict[str, float]:
         """Corpora of a training config with weights that sum to 1, sorted by corpus."""
-        weights = self.training_config(config).corpora
-        total = sum(weights.values())
-        return {corpus: weights[corpus] / total for corpus in sorted(weights)}
+        return self.training_config(config).blend
 
 
 def folder_of(project: Project, kind: str) -> Path:

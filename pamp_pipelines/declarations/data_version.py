@@ -5,16 +5,17 @@ import json
 from typing import Any
 
 from pamp_pipelines.declarations.base import Declaration
+from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.declarations.training_identity import declared_training
 
-IRRELEVANT = frozenset(
-    {"description", "owners", "cron", "retrain_on_new_data", "profile", "worse_factor", "allow_code"}
-)
-"""Top-level fields that change neither bytes nor scores: texts, when and where a run happens, a limit of warnings,
-a permission."""
+IRRELEVANT = frozenset({"description", "owners", "shard_sets"})
+"""Fields of a corpus or model that change nothing made of it: words for people, and the corpora that are beside it."""
 
 
 def relevant(declaration: Declaration) -> dict[str, Any]:
-    """The declaration as plain JSON data without the irrelevant fields, defaults filled in."""
+    """The declaration as plain JSON data without what is irrelevant, defaults filled in."""
+    if isinstance(declaration, TrainingConfig):
+        return declared_training(declaration)
     return declaration.model_dump(mode="json", exclude=set(IRRELEVANT))
 
 

@@ -297,6 +297,12 @@ class TrainingConfig(Declaration):
         return self.horizon // self.tokens_per_iteration
 
     @property
+    def blend(self) -> dict[str, float]:
+        """Corpora with weights that sum to 1, sorted by corpus."""
+        total = sum(self.corpora.values())
+        return {corpus: self.corpora[corpus] / total for corpus in sorted(self.corpora)}
+
+    @property
     def tokens_per_iteration(self) -> int:
         """Tokens in a global batch."""
         return self.sequence_length * self.global_batch_size

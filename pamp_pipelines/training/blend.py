@@ -18,12 +18,6 @@ BLEND = "blend.json"
 """In a version directory: what `realised` returned, written when the run's order of samples was made."""
 
 
-def blend(config: TrainingConfig) -> dict[str, float]:
-    """Corpora with weights that sum to 1, sorted by corpus."""
-    total = sum(config.corpora.values())
-    return {corpus: config.corpora[corpus] / total for corpus in sorted(config.corpora)}
-
-
 def weighted_shards(artifact: Artifact, weight: float, corpus: str = "") -> tuple[WeightedShards, ...]:
     """The pairs of training tokens of a corpus; its weight is divided by their tokens, so all of it is drawn evenly."""
     train = artifact.manifest.stats["train"]
@@ -45,7 +39,7 @@ def epochs(config: TrainingConfig, tokens: Mapping[str, int]) -> dict[str, float
         tokens: training tokens of each corpus.
     """
     drawn = config.train_iterations * config.tokens_per_iteration
-    return {corpus: share * drawn / tokens[corpus] for corpus, share in blend(config).items()}
+    return {corpus: share * drawn / tokens[corpus] for corpus, share in config.blend.items()}
 
 
 def within_limits(config: TrainingConfig, tokens: Mapping[str, int], file: Path) -> TrainingConfig:
@@ -65,7 +59,7 @@ def within_limits(config: TrainingConfig, tokens: Mapping[str, int], file: Path)
     beyond = {corpus: planned[corpus] for corpus, limit in config.max_epochs.items() if planned[corpus] > limit}
     if not beyond:
         return config
-    share = blend(config)
+    share = config.blend
     # the corpora share every batch, so the first that is exhausted ends the run
     samples = min(
         config.max_epochs[corpus] * tokens[corpus] / (share[corpus] * config.sequence_length) for corpus in beyond

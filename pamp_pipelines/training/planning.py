@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pamp_pipelines.declarations.training_config import Parallelism, TrainingConfig
+from pamp_pipelines.declarations.training_identity import kept_steps
 from pamp_pipelines.training.accelerators import GIB, Accelerator
 from pamp_pipelines.training.footprint import Footprint, footprint, saved_bytes
-from pamp_pipelines.training.resolve import kept_steps
 from pamp_pipelines.training.shape import Shape, flops_per_token, shape_of
 
 RESERVED_GIB = 4.0

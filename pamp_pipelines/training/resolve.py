@@ -1,6 +1,5 @@
 """From declarations and finished inputs to a training job."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pamp_pipelines.declarations.cross_checks import check_pair
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import TrainingConfig
+from pamp_pipelines.declarations.training_identity import decides_weights, kept_steps
 from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import Artifact, find, require_passed
 from pamp_pipelines.lake.integrity import require_intact_artifact
@@ -21,7 +21,7 @@ from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
-from pamp_pipelines.training.blend import blend, weighted_shards, within_limits
+from pamp_pipelines.training.blend import weighted_shards, within_limits
 from pamp_pipelines.training.extend import find_shorter
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
@@ -34,29 +34,6 @@ from pamp_pipelines.training.versions import select_version
 
 STAGE_VERSION = 3
 """Bumped when equal inputs and parameters give other weights, or other content."""
-
-_NOT_IDENTITY = frozenset(
-    {
-        # words for people, and when or where it runs
-        *("description", "owners", "models", "cron", "retrain_on_new_data", "profile"),
-        # resolved into iterations, kept steps and weights below
-        *("tokens", "iterations", "horizon", "evaluation", "corpora", "max_epochs", "on_exhausted"),
-        # how the same mathematics is laid out and watched: a run may be resumed with another of these
-        *(
-            "micro_batch_size",
-            "parallelism",
-            "recompute",
-            "offload",
-            "checkpoint",
-            "validation",
-            "log_interval",
-            "limits",
-        ),
-    }
-)
-
-_LATER = ("document_attention",)
-"""Fields that came after runs had been made: with its default such a field leaves their identity as it was."""
 
 
 class Inputs(BaseModel):
@@ -155,47 +132,13 @@ def find_inputs(catalog: Catalog, lake: Lake, model: str, corpora: Sequence[str]
     return Inputs(shards=shards, initial=initial, source=converted.source)
 
 
-def kept_steps(config: TrainingConfig) -> tuple[int, ...]:
-    """Steps whose checkpoint is kept: the evaluation's cadence, every n-th save, and the last. Step 0 is no save.
+def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
+    """What decides the weights besides the inputs; the shares are in the order of those, since a corpus may be renamed.
 
     Raises:
-        InputError: a step lies after the end.
+        InputError: a step of the evaluation lies after the end.
     """
-    config = config.in_iterations()
-    last = config.train_iterations
-    if late := [step for step in config.evaluation.steps if step > last]:
-        raise InputError(f"evaluation.steps: {late} lie after the last iteration, {last}")
-    steps = set(config.evaluation.steps)
-    if every := config.evaluation.every:
-        steps.update(range(every, last + 1, every))
-    if every := config.checkpoint.keep_every:
-        # of the saves that there are anyway, those at a multiple
-        assert config.checkpoint.interval is not None
-        distance = math.lcm(every, config.checkpoint.interval)
-        steps.update(range(distance, last + 1, distance))
-    if config.evaluation.final:
-        steps.add(last)
-    return tuple(sorted(steps))
-
-
-def resolved_parameters(config: TrainingConfig) -> dict[str, Any]:
-    """What decides the weights besides the inputs, with all defaults written out.
-
-    Layout is left out on purpose (tensor, pipeline and data parallel sizes, micro batch, recomputation): it changes the
-    order of additions and not what is computed, and a run may be resumed on other machines. The size of the expert
-    parallel group is in: optimizer state does not move between groups of experts.
-    """
-    config = config.in_iterations()
-    later = {name for name in _LATER if getattr(config, name) == TrainingConfig.model_fields[name].default}
-    return {
-        **config.model_dump(mode="json", exclude={*_NOT_IDENTITY, *later}),
-        "iterations": config.train_iterations,
-        **({"horizon": horizon} if (horizon := config.horizon_iterations) else {}),
-        "kept": kept_steps(config),
-        # in the order of the shards among the inputs; a corpus may be renamed
-        "blend": list(blend(config).values()),
-        "expert_parallel": config.parallelism.expert,
-    }
+    return {**decides_weights(config), "blend": list(config.blend.values())}
 
 
 def _job(
@@ -214,7 +157,7 @@ def _job(
 ) -> TrainJob:
     template = here(inputs.initial.path / "hf_template")
     hf_config = load_hf_config(template)
-    share = blend(declared)
+    share = declared.blend
     weights = inputs.initial.path / "checkpoint"
     run_dir = lake.version_dir(model, config, version).absolute()
     remainders, declared_as = declared.remainders(), declared.model_dump(mode="json")

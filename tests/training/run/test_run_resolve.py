@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import import_job
@@ -28,7 +26,7 @@ from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.kept import record_import, record_saved
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides
-from pamp_pipelines.training.resolve import export_job, kept_steps, resolved_parameters, train_job
+from pamp_pipelines.training.resolve import export_job, resolved_parameters, train_job
 
 
 @pytest.fixture(scope="module")
@@ -255,55 +253,6 @@ def test_an_override_that_the_profile_would_undo_is_refused(catalog, lake):
     ):
         train_job(catalog, lake, "scratch", "both", profile="laid", overrides=["parallelism.tensor=2"])
     train_job(catalog, lake, "scratch", "both", profile="laid", overrides=["micro_batch_size=1"], claim=False)
-
-
-def test_kept_steps(catalog):
-    def kept(iterations=100, interval=30, keep_every=None, **evaluation):
-        config = catalog.training_configs["both"].model_copy(
-            update={
-                "iterations": iterations,
-                "checkpoint": Checkpointing(interval=interval, keep_every=keep_every),
-                "evaluation": EvaluationCadence(**evaluation),
-            }
-        )
-        return kept_steps(config)
-
-    assert kept() == (100,)
-    assert kept(final=False) == ()
-    assert kept(every=40) == (40, 80, 100)
-    assert kept(steps=(7,), every=50) == (7, 50, 100)
-    assert kept(keep_every=20) == (60, 100)  # a multiple of 20 that is saved anyway
-    with pytest.raises(InputError, match=r"\[101\] lie after the last iteration, 100"):
-        kept(steps=(101,))
-
-
-@given(
-    iterations=st.integers(1, 500),
-    interval=st.integers(1, 100),
-    keep_every=st.none() | st.integers(1, 100),
-    every=st.none() | st.integers(1, 100),
-    final=st.booleans(),
-)
-def test_kept_steps_are_steps_of_the_run(iterations, interval, keep_every, every, final):
-    config = TrainingConfig.model_validate(
-        {
-            "corpora": {"a": 1},
-            "sequence_length": 8,
-            "iterations": iterations,
-            "global_batch_size": 1,
-            "optimizer": {"lr": 1},
-            "checkpoint": {"interval": interval, "keep_every": keep_every},
-            "validation": {"interval": 1},
-            "evaluation": {"every": every, "final": final},
-        }
-    )
-    steps = kept_steps(config)
-    assert list(steps) == sorted(set(steps))
-    assert all(1 <= step <= iterations for step in steps)
-    assert not final or steps[-1] == iterations
-    for step in steps:
-        saved_anyway = step % interval == 0 and keep_every is not None and step % keep_every == 0
-        assert saved_anyway or (every is not None and step % every == 0) or (final and step == iterations)
 
 
 def test_overrides(catalog):
