@@ -78,7 +78,7 @@ def overhead(key: str, size: int) -> dict[str, Any]:
     checkpoint = CheckpointKey.parse(key)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = _text(folder / "rows.jsonl", size)
+        rows = hamlet_rows(folder / "rows.jsonl", size)
         for part in ("runs", "shards", "checkpoints", "corpora"):
             (folder / "lake").mkdir(exist_ok=True)
             (folder / "lake" / part).symlink_to((project.lake / part).absolute())
@@ -97,7 +97,7 @@ def overhead(key: str, size: int) -> dict[str, Any]:
             [scores] = evaluate(evaluate_job(catalog, lake, checkpoint, ["text"]))
         prefix = scores.manifest.stats["token_policy"]["prefix_id"]
         with Timer() as theirs:
-            expected = _lm_eval(export.path, rows, prefix, folder / "lm_eval")
+            expected = lm_eval_command_line(export.path, rows, prefix, folder / "lm_eval", "cpu")
         found = [json.loads(line)["resps"] for line in (scores.path / "samples.jsonl").open()]
         equal = [str(mine[0][0]) == str(their[0][0]) for mine, their in zip(found, expected, strict=True)]
         return {
@@ -133,8 +133,8 @@ class Timer:
         return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _text(file: Path, size: int) -> Path:
-    """The first documents of a corpus, until they have so many bytes."""
+def hamlet_rows(file: Path, size: int) -> Path:
+    """The first documents of Hamlet as JSON lines, until they have so many bytes."""
     taken, lines = 0, []
     with (ROOT / "data/corpora/shakespeare/hamlet.jsonl").open(encoding="utf-8") as source:
         for line in source:
@@ -146,7 +146,7 @@ def _text(file: Path, size: int) -> Path:
     return file
 
 
-def _lm_eval(directory: Path, rows: Path, prefix: int, folder: Path) -> list[Any]:
+def lm_eval_command_line(directory: Path, rows: Path, prefix: int, folder: Path, device: str) -> list[Any]:
     """Responses per sample of `lm-eval run` on the shipped task."""
     import yaml
 
@@ -159,7 +159,7 @@ def _lm_eval(directory: Path, rows: Path, prefix: int, folder: Path) -> list[Any
     # Its cache of logits scores wrong positions in repetitive text (tests/evaluation/test_model.py), so it is off.
     model = f"pretrained={directory},dtype=float32,max_length={LENGTH},logits_cache=False,prefix_token_id={prefix}"
     arguments = ["run", "--model", "hf", "--model_args", model, "--include_path", str(folder / "tasks")]
-    arguments += ["--tasks", TASK, "--batch_size", str(BATCH), "--device", "cpu"]
+    arguments += ["--tasks", TASK, "--batch_size", str(BATCH), "--device", device]
     subprocess.run(
         [sys.executable, "-m", "lm_eval", *arguments, "--output_path", str(folder), "--log_samples"],
         env={

@@ -403,7 +403,8 @@ def test_the_leaderboard_shows_the_telling_metric_of_each_task() -> None:
     assert list(table([], [])) == []
 
 
-def test_cost_and_what_was_seen_stand_beside_a_score() -> None:
+def test_cost_and_overlap_stand_beside_a_score_and_are_explained() -> None:
     row = {"model": "m", "gpu_hours": "1.5", "cost": "", "math/rows/exact_match": "0.5"}
-    *_, line = table([row | {"math/rows/contamination": "0.031"}], ["exact_match"])
-    assert line.split() == ["m", "1.5", "0.5", "(3%", "seen)"]
+    *_, line, note = table([row | {"math/rows/contamination": "0.031"}], ["exact_match"])
+    assert line.split() == ["m", "1.5", "0.5", "(3%", "share", "a", "13-gram)"]
+    assert "any 13 tokens in a row" in note, "a share of documents, not of text"

@@ -34,13 +34,13 @@ def summary(folder: Path) -> tuple[list[Row], list[str]]:
 
 
 def table(rows: Sequence[Row], preferred: Sequence[str]) -> Iterator[str]:
-    """Aligned columns with two lines of heading.
+    """Aligned columns with two lines of heading; a last line says what a share of overlap is, where there is one.
 
     Args:
         rows: lines of the table; score columns are named ``evaluation/task/metric``.
         preferred: metrics, the most telling first.
     """
-    from pamp_pipelines.evaluation.frames import COST, seen_beside
+    from pamp_pipelines.evaluation.frames import COST, OVERLAP, OVERLAP_MEANS, seen_beside
 
     if not rows:
         return
@@ -60,6 +60,8 @@ def table(rows: Sequence[Row], preferred: Sequence[str]) -> Iterator[str]:
         ),
     ]
     yield from aligned(cells)
+    if any(OVERLAP in cell for line in cells for cell in line):
+        yield OVERLAP_MEANS
 
 
 def headline_table(found: Iterable["Headline"]) -> Iterator[str]:

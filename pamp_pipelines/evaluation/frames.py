@@ -22,6 +22,12 @@ COST = ["gpu_hours", "cost"]
 EXTRA = ["score_id", "created", *COST]
 """What the long table adds: the artifact that holds the score, when it was made, what its checkpoint cost."""
 CONTAMINATION = "contamination"
+OVERLAP = "share a 13-gram"
+"""What a share of contamination is a share of, as shown beside a score: scored rows, by ``OVERLAP_MEANS``."""
+OVERLAP_MEANS = (
+    f"“36% {OVERLAP}”: of the documents (rows) scored, the part in which any 13 tokens in a row stand in the training "
+    "text, too. In a long document a common phrase is enough; documents that were seen whole are another check."
+)
 
 PREFERRED = (
     "bits_per_byte",
@@ -93,7 +99,7 @@ def wide_table(long: pd.DataFrame) -> pd.DataFrame:
 def seen_beside(row: Mapping[str, str], column: str) -> str:
     """What a line of leaderboard.csv says of contamination, to stand beside a score of it; empty where unknown."""
     share = row.get(f"{column.rpartition('/')[0]}/{CONTAMINATION}")
-    return f" ({float(share):.0%} seen)" if share and row[column] else ""
+    return f" ({float(share):.0%} {OVERLAP})" if share and row[column] else ""
 
 
 def column_name(evaluation: str, task: str, metric: str) -> str:

@@ -25,7 +25,7 @@ from pamp_pipelines.training.job import read_job
 from pamp_pipelines.training.metrics import read_metrics
 
 KIND = "leaderboard"
-STAGE_VERSION = 4
+STAGE_VERSION = 5
 METRICS = "metrics.jsonl"
 TABLE, WIDE, PAGE = "leaderboard.parquet", "leaderboard.csv", "index.html"
 

@@ -24,9 +24,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import Answers
+from pamp_pipelines.evaluation.batching import auto_rows, halving, out_of_memory
 
-CPU_BATCH, MAX_BATCH = 4, 256
-"""``batch_size: auto`` on a CPU, where larger batches only pad more; and where the search on a GPU ends."""
+CPU_BATCH = 4
+"""``batch_size: auto`` on a CPU, where larger batches only pad more."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the kind of request, those done and all of them."""
@@ -118,22 +119,17 @@ class ScoredModel(HFLM):
         self._done = self._all = 0
 
     def configure(self, batch_size: int | str, max_length: int | None) -> None:
-        """Fit to an evaluation; ``auto`` asks lm-eval to search for the largest batch that a GPU's memory takes."""
+        """Fit to an evaluation; on a GPU ``auto`` takes as many rows at once as ``batching.auto_rows`` finds."""
         self._configuration = batch_size, max_length
-        if batch_size == "auto" and self.device.type == "cpu":
-            batch_size = CPU_BATCH
-        self.batch_size_per_gpu = batch_size
-        self.batch_schedule = 1
-        self.batch_sizes: dict[Any, int] = {}
-        self.max_batch_size = MAX_BATCH
+        self._auto = batch_size == "auto" and self.device.type != "cpu"
+        self.batch_size_per_gpu = CPU_BATCH if batch_size == "auto" else batch_size
+        self._largest = 0
         self._max_length = max_length
 
     @property
     def batch_used(self) -> int | None:
-        """Requests in a forward pass: as declared, or the largest that the search found."""
-        if isinstance(self.batch_size_per_gpu, int):
-            return self.batch_size_per_gpu
-        return max(self.batch_sizes.values(), default=None)
+        """Requests in a forward pass: as declared, or the most that ``auto`` took; None before it took any."""
+        return self.batch_size_per_gpu if not self._auto else self._largest or None
 
     def keep_answers(self, path: Path | None, content: str) -> None:
         """Look answers up in a file, and put them there; ``content`` is the hash of the model."""
@@ -174,12 +170,29 @@ class ScoredModel(HFLM):
         def own(arguments: Sequence[Sequence[Any]]) -> list[Any]:
             of_this = [SimpleNamespace(args=tuple(args)) for args in arguments]
             with self._counted(kind, self._units(kind, of_this)):
-                return ask(of_this, disable_tqdm=True) if of_this else []
+                return self._fitted(kind, of_this, ask) if of_this else []
 
         asked = [requests[i].args for i in unknown]
         found = own(asked) if self._share is None else self._share(kind, asked, self._configuration, own)
         for i, answer in zip(unknown, found, strict=True):
             answers[i] = answer
+        return answers
+
+    def _fitted(self, kind: str, requests: list[Any], ask: Callable[..., list[Any]]) -> list[Any]:
+        """Answers of this process's model, in batches that its memory takes."""
+        longest = f"of up to {max(len(str(request.args[0])) for request in requests):,} characters"
+        if not self._auto:
+            try:
+                return ask(requests, disable_tqdm=True)
+            except torch.OutOfMemoryError as error:
+                raise out_of_memory(self.batch_size_per_gpu, longest) from error
+
+        def with_rows(rows: int) -> list[Any]:
+            self.batch_size_per_gpu = rows
+            return ask(requests, disable_tqdm=True)
+
+        answers, rows = halving(with_rows, auto_rows(self, kind, requests), longest)
+        self._largest = max(self._largest, rows)
         return answers
 
     def _units(self, kind: str, requests: Sequence[Any]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.evaluation.chart import count, given, series_name
 from pamp_pipelines.evaluation.costs import Cost
-from pamp_pipelines.evaluation.frames import CHECKPOINT, primary
+from pamp_pipelines.evaluation.frames import CHECKPOINT, OVERLAP, OVERLAP_MEANS, primary
 from pamp_pipelines.evaluation.headline import UNIGRAM, headlines
 from pamp_pipelines.evaluation.pairs import pairs
 from pamp_pipelines.evaluation.scores import SAMPLES
@@ -50,7 +50,7 @@ class Cell:
     stderr: float | None
     limit: str
     seen: str
-    """Part of the samples that share 13 tokens in a row with the training text."""
+    """Part of the scored documents that share 13 tokens in a row with the training text."""
     change: str
     verdict: str
     """``better``, ``worse``, ``noise`` or empty."""
@@ -93,6 +93,7 @@ def render(
     return environment.get_template("leaderboard.html.j2").render(
         columns=columns,
         headlines=headlines(long.astype(object).where(long.notna(), None).to_dict("records")),
+        overlap_means=OVERLAP_MEANS,
         number=number,
         signed=signed,
         count=count,
@@ -184,7 +185,7 @@ def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) 
         text=number(value),
         error=f"± {two_digits(error)}" if error is not None else "",
         stderr=error,
-        seen=f"{float(row['contamination']):.0%} seen"
+        seen=f"{float(row['contamination']):.0%} {OVERLAP}"
         if given(row["contamination"]) and row["metric"] != UNIGRAM
         else "",
         limit=f"{int(row['n'])} of {int(row['n_available'])}" if cut else "",

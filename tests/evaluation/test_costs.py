@@ -93,7 +93,7 @@ def test_what_a_checkpoint_cost_stands_beside_each_of_its_scores(trained, monkey
     assert "0.5" in first
     html = (folder / "index.html").read_text()
     assert ">24.00</td>" in html
-    assert html.count("25% seen") == 6
+    assert html.count("25% share a 13-gram") == 6
 
 
 def test_runs_without_timings_have_no_cost(builder):

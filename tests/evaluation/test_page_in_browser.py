@@ -86,7 +86,7 @@ def test_everything_is_readable_without_scripts(open_page, page_file):
         "95 % interval",
     ):
         assert wanted in text, wanted
-    for wanted in ("大模型", "24 of 96", "4% seen", "paired", "tokens a second", "RIGHT", "WRONG"):
+    for wanted in ("大模型", "24 of 96", "4% share a 13-gram", "paired", "tokens a second", "RIGHT", "WRONG"):
         assert wanted in text, wanted
     assert page.locator(".board tbody tr").count() == 6
     pictures = page.locator("img")
