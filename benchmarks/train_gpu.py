@@ -1,152 +1,126 @@
-"""Training speed of the pipeline's own worker on this machine's GPUs, on real shards, through the stage functions.
+"""Speed and memory of the pipeline's own worker on this machine's GPUs, on real shards, beside what the plan foretold.
 
-    python benchmarks/train_gpu.py OUTPUT.json [CASE ...]
+    python benchmarks/train_gpu.py OUTPUT.json [--text FOLDER] [CASE ...]
 
-Each case is a training config over a 1.236 B model of Llama-3.2-1B's shape with random weights. The corpus is the one
-that ships with the repository, so samples repeat; speed does not depend on it. Figures are medians over the iterations
-after the first ten, since the first ones compile and fill caches.
+A case is a training config over a model with random weights (``gpu_shapes.SHAPES``). Figures are medians over the
+iterations after the first eight. ``--text`` names a folder with ``*.jsonl.gz`` and tokenizers (``gpu_shapes.project``);
+without it the small corpus of this repository is read many times over, which changes losses and no speed.
+``predicted_gib`` is what ``pamp plan`` says of the case on this GPU; ``off`` is its distance from the measured peak.
 """
 
-import json
-import shutil
-import statistics
-import sys
+import argparse
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import yaml
+import gpu_runs
+from gpu_shapes import SHAPES, prepare
 
-from pamp_pipelines.conversion.importer import import_hf
-from pamp_pipelines.conversion.job import import_job
-from pamp_pipelines.corpus.job import corpus_job
-from pamp_pipelines.corpus.scan import scan_corpus
-from pamp_pipelines.declarations.catalog import load_catalog
-from pamp_pipelines.lake.events import Event
+from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.lake.producer import library_versions
-from pamp_pipelines.lake.store import Lake
-from pamp_pipelines.project import Project
-from pamp_pipelines.tokenization.build import tokenize
-from pamp_pipelines.tokenization.job import tokenize_job
-from pamp_pipelines.training.resolve import train_job
-from pamp_pipelines.training.run import train
+from pamp_pipelines.training.accelerators import GIB, recognise
+from pamp_pipelines.training.planning import plan
 
-ROOT = Path(__file__).parent.parent
-MODEL = "llama-1b-shape"
-SHAPE = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "initializer_range": 0.02,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
 BASE: dict[str, Any] = {
-    "corpora": {"shakespeare": 1.0},
     "sequence_length": 4096,
-    "iterations": 30,
+    "iterations": 1000,
     "global_batch_size": 16,
-    "micro_batch_size": 4,
-    "optimizer": {"lr": 3e-4, "min_lr": 3e-5, "warmup_iterations": 5},
-    "checkpoint": {"interval": 30},
-    "validation": {"interval": 30},
+    "micro_batch_size": 8,
+    "optimizer": {"lr": 3e-4, "min_lr": 3e-5, "warmup_iterations": 10},
+    "checkpoint": {"interval": 1000},
+    "validation": {"interval": 1000},
     "parallelism": {"overlap_grad_reduce": True, "overlap_param_gather": True},
     "determinism": "fast",
 }
-CASES: dict[str, dict[str, Any]] = {
-    "bf16": {"precision": "bf16"},
-    "bf16-mbs8": {"precision": "bf16", "micro_batch_size": 8},
-    "bf16-te": {"precision": "bf16", "micro_batch_size": 8, "cross_entropy": "transformer_engine"},
-    "bf16-exact": {"precision": "bf16", "determinism": "exact"},
-    "fp8-delayed": {"precision": "fp8_delayed", "micro_batch_size": 8},
-    "fp8-te": {"precision": "fp8_delayed", "micro_batch_size": 8, "cross_entropy": "transformer_engine"},
-    "fp8-tensorwise": {"precision": "fp8_tensorwise", "micro_batch_size": 8},
-    "fp8-blockwise": {"precision": "fp8_blockwise", "micro_batch_size": 8},
-    "fp16": {"precision": "fp16"},
-    "fp32": {"precision": "fp32", "micro_batch_size": 2, "iterations": 15},
+_TE = {"cross_entropy": "transformer_engine"}
+_ONE_SAMPLE = {"global_batch_size": 8, "micro_batch_size": 1, **_TE}
+_BIG = {**_ONE_SAMPLE, "state_precision": "bf16"}
+# an optimizer that the host takes part in keeps its state in float32
+_OFFLOADED = {
+    **_ONE_SAMPLE,
+    "offload": {"optimizer": 0.5},
+    "megatron_args": {"grad-reduce-in-bf16": True, "main-grads-dtype": "bf16"},
 }
-WARM_UP = 10
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bf16-te": ("llama-1b-shape", _TE),
+    "fp8-delayed-te": ("llama-1b-shape", {"precision": "fp8_delayed", **_TE}),
+    "fp8-tensorwise-te": ("llama-1b-shape", {"precision": "fp8_tensorwise", **_TE}),
+    "fp8-blockwise-te": ("llama-1b-shape", {"precision": "fp8_blockwise", **_TE}),
+    "bf16": ("llama-1b-shape", {"micro_batch_size": 4}),
+    "fp16": ("llama-1b-shape", {"precision": "fp16", "micro_batch_size": 4}),
+    "tf32": ("llama-1b-shape", {"precision": "tf32", "micro_batch_size": 2, **_TE}),
+    "fp32": ("llama-1b-shape", {"precision": "fp32", "micro_batch_size": 2, **_TE}),
+    "bf16-exact": ("llama-1b-shape", {"micro_batch_size": 4, "determinism": "exact"}),
+    "bf16-te-recompute": ("llama-1b-shape", {"recompute": "full", **_TE}),
+    "3b-bf16-te": ("llama-3b-shape", {"micro_batch_size": 2, **_TE}),
+    "8b-bf16": ("llama-8b-32-layers", _BIG),
+    "8b-fp8": ("llama-8b-32-layers", {"precision": "fp8_delayed", **_BIG}),
+    "offload-1b": ("llama-1b-shape", {"micro_batch_size": 4, "offload": {"optimizer": 1.0}, **_TE}),
+    # what else may make bf16 faster
+    "bf16-te-mbs16": ("llama-1b-shape", {"micro_batch_size": 16, **_TE}),
+    "bf16-te-graphs": ("llama-1b-shape", {**_TE, "megatron_args": {"cuda-graph-impl": "local"}}),
+    "bf16-te-activation": ("llama-1b-shape", {**_TE, "megatron_args": {"use-te-activation-func": True}}),
+    "bf16-te-fuser": ("llama-1b-shape", {**_TE, "megatron_args": {"use-transformer-engine-op-fuser": True}}),
+    "bf16-te-bf16-gradients": ("llama-1b-shape", {**_TE, "megatron_args": {"grad-reduce-in-bf16": True}}),
+    "bf16-te-norm": ("llama-1b-shape", _TE),
+}
+ITERATIONS = {"fp32": 12, "tf32": 14, "offload-1b": 12, "8b-bf16": 14, "8b-fp8": 14}
+ENVIRONMENT = {"bf16-te-norm": {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}}
 
 
-def project(folder: Path, cases: list[str], gpus: int) -> Project:
-    """A project in ``folder`` with the cases as training configs."""
-    shutil.copytree(ROOT / "data/corpora", folder / "data/corpora")
-    shutil.copytree(ROOT / "data/tokenizers", folder / "data/tokenizers")
-    (folder / "workspace.yaml").write_text("")
-    declarations: dict[str, dict[str, Any]] = {
-        "assets/corpora/shakespeare": yaml.safe_load((ROOT / "assets/corpora/shakespeare.yaml").read_text()),
-        f"assets/models/{MODEL}": {
-            "from_scratch": {"tokenizer": "data/tokenizers/shakespeare-bpe-2k", "config": SHAPE},
-        },
-        "resources/local": {"launcher": "local", "processes_per_node": gpus},
-        **{f"assets/training_configs/{case}": {**BASE, **CASES[case]} for case in cases},
-    }
-    for name, value in declarations.items():
-        file = folder / f"{name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(value))
-    return Project(folder)
+def _largest() -> None:
+    """Dense models of Llama-3-8B's width and more layers, to find where one GPU ends."""
+    ways = {"fp32-state": {**_ONE_SAMPLE}, "bf16-state": _BIG, "offload": _OFFLOADED}
+    for model in SHAPES:
+        if model.startswith("llama-8b-"):
+            for way, config in ways.items():
+                name = f"{way}-{model.split('-')[2]}"
+                CASES[name] = (model, {**config, "recompute": "full"})
+                ITERATIONS[name] = 11
 
 
-def show(event: Event) -> None:
-    if event.kind in {"warning", "failed", "started", "finished"} or event.data.get("iteration", 1) % 10 == 0:
-        print(event.kind, event.data, file=sys.stderr, flush=True)
+_largest()
 
 
-def measure(folder: Path, cases: list[str], gpus: int) -> dict[str, Any]:
-    """Tokens per second of each case, over all GPUs and per GPU."""
-    catalog, lake = load_catalog(project(folder, cases, gpus)), Lake(folder / "data/lake")
-    scan_corpus(corpus_job(catalog, lake, "shakespeare"))
-    tokenize(tokenize_job(catalog, lake, "shakespeare", MODEL))
-    import_hf(import_job(catalog, lake, MODEL))
-    results: dict[str, Any] = {}
-    for case in cases:
-        start = time.monotonic()
-        try:
-            run = train(train_job(catalog, lake, MODEL, case), show)
-        except Exception as error:  # the other cases still count
-            results[case] = {"error": str(error)[-2000:]}
-            continue
-        records = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-        speed = [r["tokens_per_second"] for r in records if r["iteration"] > WARM_UP and "tokens_per_second" in r]
-        results[case] = {
-            "tokens_per_second": round(statistics.median(speed)),
-            "tokens_per_second_per_gpu": round(statistics.median(speed) / gpus),
-            "milliseconds_per_iteration": round(
-                1e3 * statistics.median(r["seconds_per_iteration"] for r in records[WARM_UP:]), 1
-            ),
-            "loss": {str(r["iteration"]): r["loss"] for r in records if r["iteration"] in (1, 5, 10, 15, 30)},
-            "validation_loss": records[-1].get("validation_loss"),
-            "wall_seconds": round(time.monotonic() - start, 1),
-        }
-        print(case, results[case], flush=True)
-        shutil.rmtree(run.path)
-    return results
+def predicted(model: str, config: dict[str, Any], device: str) -> float | None:
+    """GiB that the plan says; None for a device that it does not know."""
+    known = recognise(device)
+    if known is None:
+        return None
+    declared = TrainingConfig.model_validate({"corpora": {"text": 1.0}, **config})
+    found = plan(SHAPES[model], declared, gpus=1, accelerator=known).declared
+    return None if found is None else round(found.memory.total / GIB, 1)
 
 
 def main() -> None:
-    import torch
-
-    output, *cases = sys.argv[1:]
-    gpus = torch.cuda.device_count()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--limit", type=float, default=150.0, help="seconds that a case may take")
+    options = parser.parse_args()
+    names = options.cases or list(CASES)
+    configs = {name: {**BASE, **CASES[name][1]} for name in names}
+    device = gpu_runs.device_name()
+    report: dict[str, Any] = {"device": device, "libraries": library_versions(), "cases": {}}
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(Path(folder), cases or list(CASES), gpus)
-    report = {"device": torch.cuda.get_device_name(0), "gpus": gpus, "libraries": library_versions(), "cases": results}
-    Path(output).write_text(json.dumps(report, indent=2) + "\n")
+        catalog, lake = prepare(Path(folder), {CASES[name][0] for name in names}, configs, options.text)
+        for name in names:
+            begun, model = time.monotonic(), CASES[name][0]
+            last = ITERATIONS.get(name, options.iterations)
+            run = gpu_runs.start(catalog, lake, model, name, last, ENVIRONMENT.get(name, {}))
+            gpu_runs.finish([run], options.limit)
+            found = {"model": model, **gpu_runs.figures(run), "seconds": round(time.monotonic() - begun, 1)}
+            gpu_runs.forget(run)
+            foretold = predicted(model, configs[name], device)
+            if foretold and found.get("peak_memory_gib"):
+                found |= {"predicted_gib": foretold, "off": round(foretold / found["peak_memory_gib"] - 1, 3)}
+            report["cases"][name] = found
+            print(name, found, flush=True)
+            gpu_runs.write(options.output, report)
 
 
 if __name__ == "__main__":
