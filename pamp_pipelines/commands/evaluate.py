@@ -15,44 +15,51 @@ from pamp_pipelines.errors import InputError
 
 if TYPE_CHECKING:
     from pamp_pipelines.lake.artifact import Artifact
+    from pamp_pipelines.lake.store import CheckpointKey
 
 
 @command("evaluate", short_help="Score a model with lm-eval.")
-@click.argument("target", metavar="HF_DIR_OR_CHECKPOINT")
+@click.argument("targets", nargs=-1, required=True, metavar="HF_DIR_OR_CHECKPOINT...")
 @click.option("--suite", "suites", multiple=True, metavar="NAME_OR_TASK_YAML", help="What to score on; repeatable.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for scores. Default: scores/<name of HF_DIR>.")
 @click.option("--data", multiple=True, metavar="TASK=FILE", help="JSON-lines rows of a task; repeatable.")
 @click.option("--limit", type=click.IntRange(1), help="Score only the first rows of each task.")
 @click.option("--batch-size", type=click.IntRange(1), help="Requests in one forward pass.")
 @click.option("--allow-code", is_flag=True, help="Let a task YAML from outside the project run its Python.")
+@click.option(
+    "--profile", metavar="P", help="Compute profile in resources/: a cluster's makes an array job of several."
+)
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 def evaluate(
     project: Path | None,
-    target: str,
+    targets: tuple[str, ...],
     suites: tuple[str, ...],
     output: Path | None,
     data: tuple[str, ...],
     limit: int | None,
     batch_size: int | None,
     allow_code: bool,
+    profile: str | None,
     device: str,
 ) -> Outcome:
-    """Score a Hugging Face directory without a project, or a kept checkpoint of the project by its key:
+    """Score a Hugging Face directory without a project, or kept checkpoints of the project by their keys:
 
     \b
       pamp evaluate exported/ --suite arithmetic
       pamp evaluate shakespeare-tiny/shakespeare-scratch/v0001/0000150 --suite math
 
     A suite is a declared evaluation, a task YAML file, or the name of a task. A checkpoint is scored on all declared
-    evaluations unless some are named.
+    evaluations unless some are named. On a cluster several checkpoints share an array job of nodes x
+    processes_per_node tasks.
     """
     from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.evaluation.run import evaluate as run
 
-    if Path(target).is_dir():
+    if len(targets) == 1 and Path(target := targets[0]).is_dir():
         from pamp_pipelines.evaluation.plain import plain_job
 
         require(bool(suites), "--suite is needed with a directory")
+        require(profile is None, "--profile is for checkpoint keys")
         found = optional_project(project)
         given = {"limit": limit, "batch_size": batch_size, "allow_code": allow_code or None}
         job = plain_job(
@@ -68,21 +75,20 @@ def evaluate(
         with progress() as on_event:
             artifacts = run(job, on_event)
     else:
-        from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
+        from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoints
         from pamp_pipelines.lake.publication import published
-        from pamp_pipelines.lake.store import CheckpointKey
 
         changed = output or data or limit or batch_size or allow_code or device != "auto"
-        require(not changed, f"{target} is no directory; for a checkpoint key everything but --suite is declared")
-        try:
-            key = CheckpointKey.parse(target)
-        except InputError as error:
-            raise InputError(f"{target}: no such directory; as a checkpoint key: {error}") from None
+        of = ", ".join(targets)
+        require(not changed, f"{of} is no directory; for a checkpoint key everything but --suite is declared")
+        keys = [_key(target) for target in targets]
         found = discover(project)
         catalog = load_catalog(found)
         lake = open_lake(found)
+        where = catalog.profile(profile) if profile else None
+        names = suites or list(catalog.evaluations)
         with progress() as on_event:
-            artifacts = evaluate_checkpoint(catalog, lake, key, suites or list(catalog.evaluations), on_event)
+            artifacts = evaluate_checkpoints(catalog, lake, keys, names, on_event, profile=where)
             for artifact in artifacts:
                 published(artifact)
     scores = [row for artifact in artifacts for row in _scores(artifact)]
@@ -90,6 +96,15 @@ def evaluate(
     lines += [f"    {row['task']}  {row['metric']}  {row['value']:.4g}  (n {row['n']})" for row in scores]
     ok = not any(artifact.manifest.failed_checks for artifact in artifacts)
     return Outcome({"artifacts": [artifact_data(a) for a in artifacts], "scores": scores}, lines, ok=ok)
+
+
+def _key(target: str) -> CheckpointKey:
+    from pamp_pipelines.lake.store import CheckpointKey
+
+    try:
+        return CheckpointKey.parse(target)
+    except InputError as error:
+        raise InputError(f"{target}: no such directory; as a checkpoint key: {error}") from None
 
 
 def _row_file(text: str) -> tuple[str, Path]:

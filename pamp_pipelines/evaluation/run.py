@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.evaluation.answers import delete_answers
@@ -19,7 +20,7 @@ from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.lake.staging import here
-from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.launchers import find_worker, run_worker
 
 WORKER = "pamp_pipelines.evaluation.worker"
 _DONE = "done.json"
@@ -40,35 +41,81 @@ def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
         InputError: a model, task or file is wrong.
         WorkerFailed: the worker ended badly; its message holds the reason and the last lines of its log.
     """
+    with locks([job]):
+        if todo := unscored(job, on_event):
+            with leases([todo]):
+                _run(todo, on_event)
+    return scored(job)
+
+
+def unscored(job: EvaluateJob, on_event: OnEvent = ignore) -> EvaluateJob | None:
+    """The job without what is finished; None when nothing is left.
+
+    Raises:
+        PampError: two of its evaluations have one name.
+    """
     if len({spec.name for spec in job.evaluations}) < len(job.evaluations):
         raise PampError(f"evaluations of one job need different names: {[spec.name for spec in job.evaluations]}")
-    with _locks(job):
-        missing = tuple(spec for spec in job.evaluations if find_intact(spec.output, spec.id, on_event) is None)
-        if missing:
-            with leased(job.subject.directory) if job.subject.inputs else contextlib.nullcontext():
-                _run(job.model_copy(update={"evaluations": missing}), on_event)
+    missing = tuple(spec for spec in job.evaluations if find_intact(spec.output, spec.id, on_event) is None)
+    return job.model_copy(update={"evaluations": missing}) if missing else None
+
+
+def scored(job: EvaluateJob) -> list[Artifact]:
+    """The scores that are there, in the job's order."""
     found = [find(spec.output, spec.id) for spec in job.evaluations]
     return [artifact for artifact in found if artifact is not None]
 
 
-def _run(job: EvaluateJob, on_event: OnEvent) -> None:
-    shutil.rmtree(job.work, ignore_errors=True)
-    job.work.mkdir(parents=True)
+def environment() -> dict[str, str]:
+    """The hub is reached only where the caller's environment asks for it; everything shipped here is local."""
+    return {name: os.environ.get(name, value) for name, value in _OFFLINE.items()}
+
+
+def stage_text(job: EvaluateJob) -> None:
+    """In a remote lake, have the shards here that a run was trained and held out on."""
     if job.subject.baseline is not None:
         for prefix in (*job.subject.baseline.train, *job.subject.baseline.heldout):
             here(prefix.parent)
-    file = job.work / "job.json"
-    write_text(file, job.model_dump_json(indent=2) + "\n")
-    # The hub is reached only where the caller's environment asks for it; everything shipped here is local.
-    env = {name: os.environ.get(name, value) for name, value in _OFFLINE.items()}
-    try:
-        run_worker(WORKER, file, job.work, profile=job.profile, on_event=on_event, env=env)
-    finally:
-        for spec in job.evaluations:
-            if (job.work / spec.name / _DONE).is_file():
-                _publish(job, spec)
+
+
+def prepared(work: Path, text: str) -> Path:
+    """The job file with this text in a folder that is empty but for it.
+
+    One whose worker a cluster still runs for a caller that is gone is left as it is, for `run_worker` to find.
+    """
+    file = work / "job.json"
+    if (found := find_worker(work)) is not None:
+        launcher, handle = found
+        if launcher.outlives_caller and file.is_file() and file.read_text() == text:
+            return file
+        launcher.cancel(handle)
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    write_text(file, text)
+    return file
+
+
+def collect(job: EvaluateJob) -> None:
+    """Publish what a worker has finished."""
+    for spec in job.evaluations:
+        if (job.work / spec.name / _DONE).is_file():
+            _publish(job, spec)
+
+
+def forget(job: EvaluateJob) -> None:
+    """Remove what is of no use once all is published."""
     shutil.rmtree(job.work, ignore_errors=True)
     delete_answers(job.answers)
+
+
+def _run(job: EvaluateJob, on_event: OnEvent) -> None:
+    stage_text(job)
+    file = prepared(job.work, job.model_dump_json(indent=2) + "\n")
+    try:
+        run_worker(WORKER, file, job.work, profile=job.profile, on_event=on_event, env=environment())
+    finally:
+        collect(job)
+    forget(job)
 
 
 def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
@@ -89,9 +136,19 @@ def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
 
 
 @contextlib.contextmanager
-def _locks(job: EvaluateJob) -> Iterator[None]:
-    """Hold the right to build every output, taken in one order so that two jobs cannot wait for each other."""
+def locks(jobs: Iterable[EvaluateJob]) -> Iterator[None]:
+    """Hold the right to build every output, taken in one order so that two callers cannot wait for each other."""
     with contextlib.ExitStack() as stack:
-        for output in sorted(spec.output for spec in job.evaluations):
+        for output in sorted(spec.output for job in jobs for spec in job.evaluations):
             stack.enter_context(lock(output))
+        yield
+
+
+@contextlib.contextmanager
+def leases(jobs: Iterable[EvaluateJob]) -> Iterator[None]:
+    """Keep the exports of these jobs from being evicted; a plain directory is nobody's to evict."""
+    with contextlib.ExitStack() as stack:
+        for job in jobs:
+            if job.subject.inputs:
+                stack.enter_context(leased(job.subject.directory))
         yield

@@ -41,14 +41,19 @@ def main(path: Path) -> None:
     job = EvaluateJob.model_validate_json(path.read_bytes())
     log = EventLog(job.work / "events.jsonl")
     try:
-        _score_all(job, log)
+        score_all(job, log)
     except PampError as error:
         log.write("failed", message=str(error))
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def _score_all(job: EvaluateJob, log: EventLog) -> None:
+def score_all(job: EvaluateJob, log: EventLog) -> None:
+    """Write the results of every evaluation of a job into a folder of its work folder.
+
+    Raises:
+        PampError: a model, a task or its data is wrong.
+    """
     # Bars of lm-eval and datasets would fill the log, and progress is reported by events.
     os.environ |= {"TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
     start = time.monotonic()

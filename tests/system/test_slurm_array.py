@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import WorkerFailed
+from pamp_pipelines.evaluation.array import evaluate_many
+from pamp_pipelines.evaluation.plain import plain_job
+from pamp_pipelines.evaluation.scores import read_scores
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.launchers import run_worker
@@ -125,3 +129,32 @@ def test_a_preempted_task_of_an_array_starts_again_alone(slurm: SlurmCluster, be
     assert launcher.poll(handle).exit_code == 0
     ends = [json.loads((handle.log_dir / f"task{n}/exit.json").read_text()) for n in (0, 1)]
     assert [end["restarts"] for end in ends] == [0, 1]
+
+
+def test_an_array_scores_several_models(slurm: SlurmCluster, own_project: Project, tmp_path: Path) -> None:
+    """Three real scorings in two tasks; one model is broken, the others are published and it is named."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a rose by any other name"}\n')
+    model = own_project.data / "models/imported"
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    (broken / "config.json").write_text("{}")
+    data = {"heldout_perplexity": rows}
+    jobs = [
+        plain_job(directory, ["heldout_perplexity"], tmp_path / f"scores{n}", data=data)
+        for n, directory in enumerate((model, broken, model))
+    ]
+    seen: list[Event] = []
+    profile = PROFILE.model_copy(update={"processes_per_node": 1})
+    with pytest.raises(WorkerFailed, match=r"array_worker task 1: exit status 1.*broken"):
+        evaluate_many(jobs, profile, tmp_path, seen.append)
+    assert [(tmp_path / f"scores{n}/heldout_perplexity/scores.parquet").exists() for n in range(3)] == [
+        True,
+        False,
+        True,
+    ]
+    first, last = evaluate_many([jobs[0], jobs[2]], profile, tmp_path, seen.append)  # found, not scored again
+    perplexities = [[row["value"] for row in read_scores(scores.path / "scores.parquet")] for scores in (first, last)]
+    assert perplexities[0] == perplexities[1]
+    assert len([event for event in seen if event.kind == "submitted"]) == 1
+    assert slurm.jobs() == []
