@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_a_killed_run_goes_on_exactly(
     assert [event.data["iteration"] for event in events if event.kind == "started"] == [0, resumed_from]
     _assert_equal(trainer, job, uninterrupted[optimizer])
     assert {path.suffix for path in index.iterdir()} == {".npy", ".txt"}
+
+
+def test_the_data_could_not_be_written_to(trainer: Any, uninterrupted: dict[str, TrainJob]) -> None:
+    """All runs here read shards from a folder that they may not write into, and made their sample index elsewhere."""
+    for target in (trainer.shards / "new", trainer.shards / "a_train.idx"):
+        command = ["tee", "-a", str(target)]
+        written = subprocess.run(command, preexec_fn=trainer.obey_permissions, capture_output=True, input=b"x")
+        assert b"Permission denied" in written.stderr
+    assert {path.suffix for path in trainer.shards.iterdir()} == {".bin", ".idx"}
+    assert all(list((job.run_dir / "index").iterdir()) for job in uninterrupted.values())
 
 
 def _break_index(job: TrainJob) -> Path:
