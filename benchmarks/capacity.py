@@ -118,7 +118,7 @@ def _training() -> Iterator[str]:
 
 
 def _checkpoints() -> Iterator[str]:
-    bytes_each = per_parameter("bf16", {})
+    bytes_each = per_parameter("bf16", "fp32", {})
     rows = []
     for name, config in MODELS.items():
         parameters = shape_of(config).parameters

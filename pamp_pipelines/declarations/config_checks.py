@@ -133,5 +133,7 @@ def _check_without_cuda(subject: Subject, config: TrainingConfig) -> None:
     there."""
     if config.precision == "fp16":
         subject.warn("precision", "fp16 needs CUDA and there is none here: take bf16 or fp32, or another profile")
-    for field, message in cuda_needs(config.precision, config.parallelism, config.offload).items():
+    for field, message in cuda_needs(
+        config.precision, config.state_precision, config.parallelism, config.offload
+    ).items():
         subject.warn(field, f"{message}, or take another profile")

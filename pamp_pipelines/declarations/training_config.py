@@ -8,7 +8,8 @@ from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, N
 from pamp_pipelines.declarations.cron import cron_problem
 from pamp_pipelines.declarations.megatron_flags import passthrough_problems
 
-Precision = Literal["fp32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
+StatePrecision = Literal["fp32", "bf16"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 MAX_SEED = 2**31 - 1
@@ -181,7 +182,12 @@ class TrainingConfig(Declaration):
     dropout: Dropout = Dropout()
     """Regularisation; off by default, as Llama and Qwen are trained."""
     precision: Precision = "bf16"
-    """Arithmetic of the forward and backward pass; fp8 needs Hopper or newer."""
+    """Arithmetic of the forward and backward pass; fp8 needs Hopper or newer. ``tf32`` keeps everything in float32 and
+    rounds the factors of matrix products to 10 bits; under ``fp32`` no GPU may do that."""
+    state_precision: StatePrecision = "fp32"
+    """How gradients and both moments of AdamW are kept. With ``bf16`` a parameter takes 10 bytes instead of 18, two of
+    them the bits that its bf16 weight lacks of the float32 one. Needs CUDA, the distributed optimizer, and
+    ``precision`` bf16 or fp8_delayed."""
     parallelism: Parallelism = Parallelism()
     """Sizes of the parallel groups."""
     recompute: Literal["none", "selective", "full"] = "none"
@@ -272,6 +278,7 @@ class TrainingConfig(Declaration):
         if self.offload.activation_layers and self.recompute != "none":
             message = f"cannot be combined with `recompute: {self.recompute}`: take one of them"
             problems.append(("offload.activation_layers", message))
+        problems += self._state_problems()
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:
             problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))
@@ -320,6 +327,25 @@ class TrainingConfig(Declaration):
             elif tokens is not None and tokens < self.tokens_per_iteration:
                 message = f"{tokens} is less than one global batch of {self.tokens_per_iteration} tokens: raise it"
                 problems.append((field.tokens, message))
+        return problems
+
+    def _state_problems(self) -> list[tuple[str, str]]:
+        if self.state_precision == "fp32":
+            return []
+        problems = []
+        if self.precision not in ("bf16", "fp8_delayed"):
+            why = (
+                "Megatron would keep whole float32 copies beside"
+                if self.precision.startswith("fp8")
+                else "gradients and weights are of one kind"
+            )
+            message = f"{self.state_precision} with `precision: {self.precision}`: {why}; take bf16 or fp8_delayed"
+            problems.append(("state_precision", message))
+        if not self.parallelism.distributed_optimizer:
+            problems.append(("state_precision", "bf16 needs `parallelism.distributed_optimizer: true`"))
+        if self.offload.optimizer:
+            message = "bf16 cannot be combined with `offload.optimizer`, whose steps on the host are in fp32"
+            problems.append(("state_precision", message))
         return problems
 
     def _value(self, field: str) -> int | None:

@@ -29,7 +29,7 @@ LAYOUT = frozenset(
 )
 """How the same mathematics is laid out and watched: a run may be resumed with another of these."""
 
-LATER = ("document_attention",)
+LATER = ("document_attention", "state_precision")
 """Fields that came after runs had been made: with its default such a field leaves their identity as it was."""
 
 

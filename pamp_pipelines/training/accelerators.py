@@ -17,8 +17,8 @@ class Accelerator:
     Args:
         name: as in ``--gpu-type``.
         memory_gib: what a process can allocate, GiB: the capacity without the driver's share.
-        peak_tflops: dense matrix products, TFLOP/s, by the kind of number: ``bf16`` (fp16 too), ``fp8``, ``fp32``
-            (TF32 where there is such a mode).
+        peak_tflops: dense matrix products, TFLOP/s, by the kind of number: ``bf16`` (fp16 too), ``fp8``, ``tf32``,
+            ``fp32`` (which no tensor core multiplies).
         marks: words in the name that ``torch.cuda.get_device_name`` gives, all of which must occur.
     """
 
@@ -35,12 +35,12 @@ class Accelerator:
 
 # NVIDIA's data sheets, without sparsity, rounded as there: H200, H100 SXM, B200, A100 SXM, L40S
 _KNOWN = (
-    Accelerator("H200", 139.0, {"bf16": 989.0, "fp8": 1979.0, "fp32": 494.5}, ("H200",)),
-    Accelerator("H100", 79.0, {"bf16": 989.0, "fp8": 1979.0, "fp32": 494.5}, ("H100",)),
-    Accelerator("B200", 178.0, {"bf16": 2250.0, "fp8": 4500.0, "fp32": 1125.0}, ("B200",)),
-    Accelerator("A100-80GB", 79.0, {"bf16": 312.0, "fp32": 156.0}, ("A100", "80GB")),
-    Accelerator("A100-40GB", 39.0, {"bf16": 312.0, "fp32": 156.0}, ("A100", "40GB")),
-    Accelerator("L40S", 44.0, {"bf16": 362.0, "fp8": 733.0, "fp32": 183.0}, ("L40S",)),
+    Accelerator("H200", 139.0, {"bf16": 989.0, "fp8": 1979.0, "tf32": 494.5, "fp32": 67.0}, ("H200",)),
+    Accelerator("H100", 79.0, {"bf16": 989.0, "fp8": 1979.0, "tf32": 494.5, "fp32": 67.0}, ("H100",)),
+    Accelerator("B200", 178.0, {"bf16": 2250.0, "fp8": 4500.0, "tf32": 1125.0, "fp32": 75.0}, ("B200",)),
+    Accelerator("A100-80GB", 79.0, {"bf16": 312.0, "tf32": 156.0, "fp32": 19.5}, ("A100", "80GB")),
+    Accelerator("A100-40GB", 39.0, {"bf16": 312.0, "tf32": 156.0, "fp32": 19.5}, ("A100", "40GB")),
+    Accelerator("L40S", 44.0, {"bf16": 362.0, "fp8": 733.0, "tf32": 183.0, "fp32": 91.6}, ("L40S",)),
 )
 
 NAMES = tuple(known.name for known in _KNOWN)

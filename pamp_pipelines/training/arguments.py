@@ -21,13 +21,27 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.job import TrainJob
 
 _PRECISION: Mapping[str, dict[str, Any]] = {
+    # which of the two it is, libraries are told: see arithmetic.py
     "fp32": {},
+    "tf32": {},
     "bf16": {"bf16": True},
     # dynamic loss scaling: NVIDIA's start of 2^32 costs some twenty skipped steps
     "fp16": {"fp16": True, "initial_loss_scale": 65536.0, "min_loss_scale": 1.0, "loss_scale_window": 1000.0},
     "fp8_delayed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
     "fp8_tensorwise": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
     "fp8_blockwise": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "blockwise"},
+}
+
+_STATE: Mapping[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {
+        "use_precision_aware_optimizer": True,
+        "exp_avg_dtype": "bf16",
+        "exp_avg_sq_dtype": "bf16",
+        "main_grads_dtype": "bf16",
+        # otherwise the buffers that gradients are added up in stay float32
+        "grad_reduce_in_bf16": True,
+    },
 }
 
 _RECOMPUTE: Mapping[str, dict[str, Any]] = {
@@ -109,6 +123,7 @@ def _optimizer(job: TrainJob) -> dict[str, Any]:
         "clip_grad": o.clip_grad,
         # every token of a global batch weighs the same, however it is cut into micro batches
         "calculate_per_token_loss": True,
+        **_STATE[job.state_precision],
     }
 
 
@@ -242,7 +257,7 @@ def _fuses_rotary(model: Mapping[str, Any]) -> bool:
 
 def _on_cpu(job: TrainJob) -> dict[str, Any]:
     """What has no CPU implementation is off; arithmetic in a fixed order is all a CPU has, so both modes are exact."""
-    if needs := cuda_needs(job.precision, job.parallelism, job.offload):
+    if needs := cuda_needs(job.precision, job.state_precision, job.parallelism, job.offload):
         raise InputError(f"{job.name}: {'; '.join(needs.values())}")
     return {
         "transformer_impl": "local",

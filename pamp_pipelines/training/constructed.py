@@ -1,7 +1,7 @@
 """What Megatron built for a run, read from the modules and objects themselves and never from parsed arguments.
 
 An argument can be parsed and change nothing (a rope factor, an overlap flag that never reaches the gradient buffers).
-These facts are reported before the first step, and compared with what the job declares.
+These facts are reported before the first step, and compared with what the job declares: see ``departures``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.arithmetic import rounds_to_tf32
 
 Facts = dict[str, Any]
 
@@ -26,6 +26,9 @@ def constructed(model: list[Any], optimizer: Any, scheduler: Any) -> Facts:
     """
     modules = [module for chunk in model for module in chunk.modules()]
     return {
+        "parallel": _parallel(),
+        "batch": _batch(),
+        "arithmetic": _arithmetic(modules),
         "model": _model(model, modules),
         "dropout": _dropout(modules),
         "recompute": _recompute(modules),
@@ -34,6 +37,49 @@ def constructed(model: list[Any], optimizer: Any, scheduler: Any) -> Facts:
         "optimizer": _optimizer(optimizer),
         "schedule": _schedule(scheduler),
     }
+
+
+def _parallel() -> Facts:
+    """Sizes of the process groups that there are."""
+    from megatron.core import mpu
+
+    return {
+        "tensor": mpu.get_tensor_model_parallel_world_size(),
+        "pipeline": mpu.get_pipeline_model_parallel_world_size(),
+        "context": mpu.get_context_parallel_world_size(),
+        "expert": mpu.get_expert_model_parallel_world_size(),
+        "data": mpu.get_data_parallel_world_size(),
+    }
+
+
+def _batch() -> Facts:
+    """What the schedule of forward and backward passes goes by."""
+    from megatron.core import num_microbatches_calculator as calculator
+
+    return {
+        "micro_batch_size": calculator.get_micro_batch_size(),
+        "micro_batches": calculator.get_num_microbatches(),
+    }
+
+
+def _arithmetic(modules: list[Any]) -> Facts:
+    """From the configurations that the built blocks and models hold."""
+    blocks = [m.config for m in modules if type(m).__name__ == "TransformerBlock"]
+    losses = [m.config for m in modules if hasattr(m, "compute_language_model_loss")]
+    return {
+        "cuda": torch.cuda.is_available(),
+        "tf32": rounds_to_tf32(),
+        "fp8": sorted({_fp8(config) for config in blocks}),
+        "deterministic": any(config.deterministic_mode for config in blocks),
+        "cross_entropy": sorted(
+            {config.cross_entropy_fusion_impl if config.cross_entropy_loss_fusion else "unfused" for config in losses}
+        ),
+    }
+
+
+def _fp8(config: Any) -> str:
+    """Format and recipe, e.g. ``hybrid delayed``."""
+    return f"{config.fp8} {getattr(config.fp8_recipe, 'value', config.fp8_recipe)}" if config.fp8 else "none"
 
 
 def _model(model: list[Any], modules: list[Any]) -> Facts:
@@ -140,6 +186,7 @@ def _optimizer(optimizer: Any) -> Facts:
         "exempt_tensors": sum(len(group["params"]) for group in exempt),
         "exempt_weight_decay": sorted({float(group["weight_decay"]) for group in exempt if "weight_decay" in group}),
         "clip_grad": sorted({float(o.config.clip_grad) for o in inner}),
+        "state_dtypes": _state_dtypes(torch_optimizers),
         "loss_scale": sorted({float(scaler.scale.item()) for scaler in scalers}),
     }
 
@@ -155,6 +202,15 @@ def _chain(optimizer: Any) -> Iterator[Any]:
 def _parts(optimizer: Any) -> list[Any]:
     """An optimizer that is partly offloaded to the CPU consists of several."""
     return list(getattr(optimizer, "sub_optimizers", [optimizer]))
+
+
+def _state_dtypes(optimizers: list[Any]) -> dict[str, list[str]]:
+    """How Transformer Engine's optimizer keeps master weights and moments; torch's keeps them as it gets them."""
+    found: dict[str, set[str]] = {}
+    for one in optimizers:
+        for name, dtype in getattr(one, "name_to_dtype_map", {}).items():
+            found.setdefault(name, set()).add(str(dtype).removeprefix("torch."))
+    return {name: sorted(dtypes) for name, dtypes in sorted(found.items())}
 
 
 def _decoupled(optimizer: Any) -> bool:
@@ -175,37 +231,3 @@ def _schedule(scheduler: Any) -> Facts:
         "start_weight_decay": scheduler.start_wd,
         "end_weight_decay": scheduler.end_wd,
     }
-
-
-def departures(job: TrainJob, facts: Facts) -> list[str]:
-    """Where what was built is not what the job declares, each in words; empty when all is as declared.
-
-    A rank may hold none of something (a share of the distributed optimizer without norms): only what is there counts.
-    """
-    o, p, batch = job.optimizer, job.parallelism, job.global_batch_size
-    dropout, gradients, optimizer, schedule = (
-        facts[part] for part in ("dropout", "gradients", "optimizer", "schedule")
-    )
-    expected: list[tuple[str, Any, Any]] = [
-        ("dropout.hidden", dropout["hidden"], job.dropout.hidden),
-        ("dropout.attention", dropout["attention"], job.dropout.attention),
-        ("recompute full", [facts["recompute"]["whole_layers"]], job.recompute == "full"),
-        ("offload.optimizer", [facts["offload"]["optimizer"]], job.offload.optimizer > 0),
-        ("offload.activation_layers", [facts["offload"]["activation_layers"]], job.offload.activation_layers),
-        ("parallelism.distributed_optimizer", gradients["distributed_optimizer"], p.distributed_optimizer),
-        ("parallelism.overlap_grad_reduce", gradients["overlap_grad_reduce"], p.overlap_grad_reduce),
-        ("parallelism.overlap_param_gather", gradients["overlap_param_gather"], p.overlap_param_gather),
-        ("hooks that gather parameters", [gradients["forward_hooks"] > 0], p.overlap_param_gather),
-        ("decoupled weight decay", optimizer["decoupled_weight_decay"], True),
-        ("optimizer.beta1, beta2", optimizer["betas"], (o.beta1, o.beta2)),
-        ("optimizer.eps", optimizer["eps"], o.eps),
-        ("optimizer.weight_decay", optimizer["weight_decay"], o.weight_decay),
-        ("weight decay of norms and biases", optimizer["exempt_weight_decay"], 0.0),
-        ("optimizer.clip_grad", optimizer["clip_grad"], o.clip_grad),
-        ("optimizer.lr", [schedule["max_lr"]], o.lr),
-        ("optimizer.min_lr", [schedule["min_lr"]], o.min_lr),
-        ("optimizer.decay_style", [schedule["decay_style"]], o.decay_style),
-        ("samples of warm-up", [schedule["warmup_samples"]], o.warmup_iterations * batch),
-        ("samples until the end of the decay", [schedule["decay_samples"]], job.decay_iterations * batch),
-    ]
-    return [f"{name}: declared {want}, built {have}" for name, have, want in expected if set(have) - {want}]

@@ -1,4 +1,8 @@
-"""Going on with a finished run whose data order and schedule were made for more than it trained: its horizon."""
+"""Going on with a finished run whose data order and schedule were made for more than it trained: its horizon.
+
+Any other finished run cannot be made longer: its order of the data ends with it, and a learning rate that has come down
+would stay there. Asking for that is refused, since what would come is a whole training from its beginning.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
 from pamp_pipelines.lake.manifest import MANIFEST, artifact_id
@@ -21,6 +26,10 @@ from pamp_pipelines.training.saved import Saved
 
 _OF_THE_LENGTH = ("iterations", "kept")
 """Resolved parameters in which a run and one that goes on with it differ."""
+_NEVER_OVER = ("constant", "inverse-square-root")
+"""Schedules that no length is too long for."""
+OVERRIDES = "overrides"
+"""In the declaration of a version: what was set for this one run, where anything was."""
 
 
 def find_shorter(
@@ -36,19 +45,74 @@ def find_shorter(
     """
     if "horizon" not in parameters:
         return None
-    shorter: dict[int, Path] = {}
+    shorter = {
+        artifact.manifest.declaration["resolved"]["iterations"]: artifact.path
+        for artifact in _shorter(versions, parameters, inputs, stage_version, _OF_THE_LENGTH)
+    }
+    return shorter[max(shorter)] if shorter else None
+
+
+def require_extendable(
+    versions: Iterable[Path], parameters: dict[str, Any], inputs: list[str], stage_version: int
+) -> None:
+    """Refuse a run that is a finished one but for its length, where it could not go on with that one.
+
+    Runs for which something was set (``--set``) do not count: they are trials.
+
+    Args:
+        versions, parameters, inputs, stage_version: as of ``find_shorter``.
+
+    Raises:
+        InputError: names the finished run, why it cannot be gone on with, and what can be done.
+    """
+    refused: dict[int, str] = {}
+    for artifact in _shorter(versions, parameters, inputs, stage_version, (*_OF_THE_LENGTH, "horizon")):
+        theirs = artifact.manifest.declaration["resolved"]
+        reasons = _reasons(theirs, parameters)
+        if not reasons:
+            return
+        if OVERRIDES not in artifact.manifest.declaration:
+            refused[theirs["iterations"]] = (
+                f"{artifact.path} is this run, finished at step {theirs['iterations']} of "
+                + (f"the {parameters['iterations']} that are now asked for. It cannot go on: {' and '.join(reasons)}.")
+            )
+    if refused:
+        raise InputError(
+            f"{refused[max(refused)]} Train the whole length from its beginning with `pamp train … --fresh` (in the "
+            "launchpad `mode: fresh`), or continue from its weights: export the last checkpoint, declare it as a "
+            "model, and give a training config of its own a warm-up and a data_seed. A config that may become longer "
+            "declares `horizon` from the start."
+        )
+
+
+def _reasons(finished: dict[str, Any], longer: dict[str, Any]) -> list[str]:
+    """Why a finished run cannot be gone on with, by the resolved parameters of both; empty where it can."""
+    schedule, length, horizon = finished["optimizer"], finished["iterations"], finished.get("horizon")
+    style, end = schedule["decay_style"], schedule["decay_iterations"] or horizon or length
+    reasons = []
+    if horizon is None or horizon != longer.get("horizon"):
+        made_for = f"a horizon of {horizon} steps" if horizon else "that length"
+        reasons.append(f"the order of its data was made for {made_for}")
+    if style not in _NEVER_OVER and end <= length:
+        reasons.append(f"its learning rate came to the end of its decay ({style}) at step {end}")
+    return reasons
+
+
+def _shorter(
+    versions: Iterable[Path], parameters: dict[str, Any], inputs: list[str], stage_version: int, differ: tuple[str, ...]
+) -> Iterator[Artifact]:
+    """Finished runs with fewer iterations that differ from the parameters in nothing but the names of ``differ``."""
     for directory in versions:
         artifact = _finished(directory)
         if artifact is None:
             continue
         theirs = artifact.manifest.declaration.get("resolved", {})
-        begun = {**parameters, **{name: theirs.get(name) for name in _OF_THE_LENGTH}}
-        length = begun["iterations"]
+        begun = {name: value for name, value in parameters.items() if name not in differ}
+        begun |= {name: theirs[name] for name in differ if name in theirs}
         # the identity holds all that decides the weights
         same = artifact.manifest.id == artifact_id(KIND, stage_version, inputs, begun)
-        if same and length is not None and length < parameters["iterations"]:
-            shorter[length] = directory
-    return shorter[max(shorter)] if shorter else None
+        if same and begun.get("iterations", parameters["iterations"]) < parameters["iterations"]:
+            yield artifact
 
 
 def _finished(directory: Path) -> Artifact | None:

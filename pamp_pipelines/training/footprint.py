@@ -1,7 +1,7 @@
 """Bytes of a training run: on each GPU by part, and of one save.
 
 The model of activations counts what Transformer Engine's layers and flash attention keep for the backward pass. It was
-checked against peaks measured on an H200 (docs/measurements.md); ``benchmarks/plan_gpu.py`` repeats the comparison.
+checked against peaks measured on an H200 (docs/measurements.md); ``benchmarks/train_gpu.py`` repeats the comparison.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pamp_pipelines.declarations.training_config import Offload, Parallelism, Precision
+from pamp_pipelines.declarations.training_config import Offload, Parallelism, Precision, StatePrecision
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.shape import Shape, shape_of
 
+WHOLE: frozenset[Precision] = frozenset({"fp32", "tf32"})
+"""Precisions whose weights are float32, with no master copies beside."""
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 _LOGIT_BYTES = {"native": 9.4, "transformer_engine": 3.5}
 """Bytes for each logit at the peak: 16-bit ones, and with Megatron's own cross entropy float32 ones and exponentials.
@@ -23,6 +25,14 @@ and 8 with the second; 20.7 GiB are parameters and their state, 4.9 GiB a sample
 
 
 _NOTHING = Offload()
+_STATE: Mapping[StatePrecision, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {
+        "use-precision-aware-optimizer": True,
+        "grad-reduce-in-bf16": True,
+        **dict.fromkeys(("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"), "bf16"),
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -40,15 +50,18 @@ class PerParameter:
         return self.weights + self.master + self.moments
 
 
-def per_parameter(precision: Precision, megatron_args: Mapping[str, Any]) -> PerParameter:
+def per_parameter(
+    precision: Precision, state_precision: StatePrecision, megatron_args: Mapping[str, Any]
+) -> PerParameter:
     """How Megatron keeps parameters, gradients and AdamW's state.
 
     Args:
         precision: as declared.
+        state_precision: as declared; what a megatron argument says of the same counts more.
         megatron_args: further arguments; those of the precision-aware optimizer and of gradient reduction count.
     """
-    args = {name.replace("_", "-"): value for name, value in megatron_args.items()}
-    if precision == "fp32":
+    args = _STATE[state_precision] | {name.replace("_", "-"): value for name, value in megatron_args.items()}
+    if precision in WHOLE:
         return PerParameter(weights=4, gradients=4, master=0, moments=8)
     gradients = 2 if args.get("grad-reduce-in-bf16") else 4
     if not args.get("use-precision-aware-optimizer"):
@@ -85,6 +98,7 @@ def footprint(
     shape: Shape,
     *,
     precision: Precision,
+    state_precision: StatePrecision = "fp32",
     parallelism: Parallelism,
     data_parallel: int,
     micro_batch_size: int,
@@ -103,7 +117,7 @@ def footprint(
         micro_batch_size: samples in a forward pass.
         micro_batches: forward passes in an optimizer step.
     """
-    size = per_parameter(precision, megatron_args)
+    size = per_parameter(precision, state_precision, megatron_args)
     parameters = _parameters_of_rank(shape, parallelism)
     # Transformer Engine keeps fp8 copies of the weights, one for each direction of the product
     copies = 2 * parameters * shape.in_layers / shape.parameters if precision.startswith("fp8") else 0
@@ -149,7 +163,7 @@ def _activations(
 ) -> float:
     """``tokens``: of a micro batch, on this context-parallel rank; ``offloaded``: layers that the host keeps."""
     tensor, pipeline = parallelism.tensor, parallelism.pipeline
-    width = 4 if precision == "fp32" else 2
+    width = 4 if precision in WHOLE else 2
     # what sequence parallelism splits and tensor parallelism alone does not: both residuals and both norms' results
     across = 4 * width * shape.hidden / (tensor if parallelism.sequence_parallel else 1)
     fused = shape.queries + 2 * shape.keys  # values stay inside the fused projection's result
@@ -174,18 +188,23 @@ def _activations(
 def checkpoint_bytes(job: TrainJob) -> int:
     """Bytes of one save of a job, from above."""
     shape = shape_of(job.hf_config)
-    return saved_bytes(shape, job.precision, job.parallelism, job.world_size, job.megatron_args)
+    return saved_bytes(shape, job.precision, job.state_precision, job.parallelism, job.world_size, job.megatron_args)
 
 
 def saved_bytes(
-    shape: Shape, precision: Precision, parallelism: Parallelism, processes: int, megatron_args: Mapping[str, Any]
+    shape: Shape,
+    precision: Precision,
+    state_precision: StatePrecision,
+    parallelism: Parallelism,
+    processes: int,
+    megatron_args: Mapping[str, Any],
 ) -> int:
     """Bytes of one save, from above: what the formats add to each tensor is within the last summand."""
-    size = per_parameter(precision, megatron_args)
+    size = per_parameter(precision, state_precision, megatron_args)
     padding = parallelism.tensor * 128 * shape.hidden * (1 if shape.tied else 2)
     # the distributed optimizer saves float32 parameters apart from those of the model
-    again = 4 if precision == "fp32" and parallelism.distributed_optimizer else 0
+    again = 4 if precision in WHOLE and parallelism.distributed_optimizer else 0
     # master weights are whole in a checkpoint, also those that are kept as the bits that a bf16 weight lacks
-    master = 0 if precision == "fp32" else max(size.master, 4)
+    master = 0 if precision in WHOLE else max(size.master, 4)
     values = (shape.parameters + padding) * (size.weights + master + size.moments + again)
     return round(values * 1.02) + 2**19 * (1 + processes)

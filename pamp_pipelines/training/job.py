@@ -18,6 +18,7 @@ from pamp_pipelines.declarations.training_config import (
     Optimizer,
     Parallelism,
     Precision,
+    StatePrecision,
     Validation,
 )
 from pamp_pipelines.errors import InputError
@@ -116,6 +117,8 @@ class TrainJob(_Plain):
     document_attention: Literal["cross", "masked"] = "cross"
     """Whether tokens of a sample see those of the documents before theirs."""
     precision: Precision
+    state_precision: StatePrecision = "fp32"
+    """How gradients and AdamW's moments are kept."""
     parallelism: Parallelism
     recompute: Literal["none", "selective", "full"]
     offload: Offload = Offload()

@@ -52,7 +52,8 @@ def _report_construction(job: TrainJob, reporter: Reporter | None) -> None:
     """Report what was built, and refuse to train what is not as declared: no step of it would be worth its price."""
     from megatron.training import training
 
-    from pamp_pipelines.training.constructed import constructed, departures
+    from pamp_pipelines.training.constructed import constructed
+    from pamp_pipelines.training.departures import departures
 
     set_up = training.setup_model_and_optimizer
 

@@ -10,12 +10,12 @@ from typing import Any
 from pamp_pipelines.declarations.training_config import Parallelism, TrainingConfig
 from pamp_pipelines.declarations.training_identity import kept_steps
 from pamp_pipelines.training.accelerators import GIB, Accelerator
-from pamp_pipelines.training.footprint import Footprint, footprint, saved_bytes
+from pamp_pipelines.training.footprint import WHOLE, Footprint, footprint, saved_bytes
 from pamp_pipelines.training.shape import Shape, flops_per_token, shape_of
 
 RESERVED_GIB = 4.0
 """Left free on each GPU: CUDA contexts, communication buffers, workspaces, and gaps between blocks."""
-UTILISATION = {"bf16": 0.50, "fp16": 0.48, "fp32": 0.17}
+UTILISATION = {"bf16": 0.50, "fp16": 0.48, "tf32": 0.17, "fp32": 0.80}
 """Share of the peak that training reaches on one node, measured on an H200; fp8: 0.33 (docs/measurements.md)."""
 _FP8_UTILISATION = 0.33
 _NODE = 8
@@ -139,11 +139,13 @@ def plan(
         refusals=tuple(refusals),
         seconds=seconds,
         price=None if price_per_gpu_hour is None else price_per_gpu_hour * gpus * seconds / 3600,
-        checkpoint_bytes=saved_bytes(shape, config.precision, config.parallelism, gpus, config.megatron_args),
+        checkpoint_bytes=saved_bytes(
+            shape, config.precision, config.state_precision, config.parallelism, gpus, config.megatron_args
+        ),
         # rolling resume points, and the one that is being written
         checkpoints=kept + config.checkpoint.keep_last + 1,
         # the imported weights at step 0 are exported too
-        export_bytes=(4 if config.precision == "fp32" else 2) * shape.parameters,
+        export_bytes=(4 if config.precision in WHOLE else 2) * shape.parameters,
         exports=kept + 1,
     )
 
@@ -155,6 +157,7 @@ def _layout(
     memory = footprint(
         shape,
         precision=config.precision,
+        state_precision=config.state_precision,
         parallelism=parallelism,
         data_parallel=data_parallel,
         micro_batch_size=micro_batch_size,

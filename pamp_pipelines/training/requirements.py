@@ -39,6 +39,6 @@ def require_devices(config: TrainingConfig, profile: ComputeProfile, file: Path)
         profile: where the run is to be.
         file: of the config, for the message.
     """
-    needs = cuda_needs(config.precision, config.parallelism, config.offload)
+    needs = cuda_needs(config.precision, config.state_precision, config.parallelism, config.offload)
     if needs and profile.has_gpus(here=may_have_gpus()) is False:
         raise InputError(f"{file}: " + "; ".join(f"{field}: {message}" for field, message in needs.items()))

@@ -22,7 +22,7 @@ from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.blend import weighted_shards, within_limits
-from pamp_pipelines.training.extend import find_shorter
+from pamp_pipelines.training.extend import OVERRIDES, find_shorter, require_extendable
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.lineage import follows
@@ -30,7 +30,7 @@ from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides, require_free
 from pamp_pipelines.training.requirements import require_devices
 from pamp_pipelines.training.saved import has_weights
-from pamp_pipelines.training.versions import select_version
+from pamp_pipelines.training.versions import select_version, version_id
 
 STAGE_VERSION = 3
 """Bumped when equal inputs and parameters give other weights, or other content."""
@@ -79,7 +79,7 @@ def train_job(
         MissingInput: shards or the converted model are not there; names the partition as the UI does.
         VerificationFailed: an input failed a check that blocks, or its files are damaged.
         InputError: the pair is not declared, or does not fit the model, the profile or its devices; names file and
-            field.
+            field. Or it is a finished run made longer, which cannot go on (``extend.require_extendable``).
     """
     catalog.require_pair(model, config)
     file = catalog.file_of("training_config", config)
@@ -99,9 +99,13 @@ def train_job(
     resolved = within_limits(declared, tokens, file)
     parameters = resolved_parameters(resolved)
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
+    if claim and not fresh:
+        _require_extendable(lake, model, config, inputs, parameters, id)
     version = select_version(lake, model, config, id, fresh=fresh, claim=claim)
     try:
-        return _job(catalog, lake, model, config, version, fresh, declared, resolved, compute, inputs, parameters, id)
+        return _job(
+            catalog, lake, model, config, version, fresh, declared, overrides, resolved, compute, inputs, parameters, id
+        )
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
         raise InputError(
@@ -149,6 +153,7 @@ def _job(
     version: int,
     fresh: bool,
     declared: TrainingConfig,
+    overrides: Sequence[str],
     resolved: TrainingConfig,
     compute: ComputeProfile,
     inputs: Inputs,
@@ -192,6 +197,7 @@ def _job(
         dropout=declared.dropout,
         document_attention=declared.document_attention,
         precision=declared.precision,
+        state_precision=declared.state_precision,
         parallelism=declared.parallelism,
         recompute=declared.recompute,
         offload=declared.offload,
@@ -215,6 +221,7 @@ def _job(
             # tokens that were declared and do not fill a global batch
             "remainder_tokens": remainders,
             **follows(lake, model, config, version),
+            **({OVERRIDES: list(overrides)} if overrides else {}),
         },
         profile=compute,
     )
@@ -223,9 +230,21 @@ def _job(
 def _shorter(
     lake: Lake, model: str, config: str, version: int, inputs: Inputs, parameters: dict[str, Any]
 ) -> Path | None:
-    others = (other for other in lake.versions(model, config) if other != version)
-    directories = (lake.version_dir(model, config, other).absolute() for other in others)
+    directories = [directory for directory in _versions(lake, model, config) if directory.name != f"v{version:04d}"]
     return find_shorter(directories, parameters, [artifact.content for artifact in inputs.all], STAGE_VERSION)
+
+
+def _require_extendable(
+    lake: Lake, model: str, config: str, inputs: Inputs, parameters: dict[str, Any], id: str
+) -> None:
+    """``extend.require_extendable``, unless there is a version of this length already."""
+    directories = _versions(lake, model, config)
+    if id not in map(version_id, directories):
+        require_extendable(directories, parameters, [artifact.content for artifact in inputs.all], STAGE_VERSION)
+
+
+def _versions(lake: Lake, model: str, config: str) -> list[Path]:
+    return [lake.version_dir(model, config, version).absolute() for version in lake.versions(model, config)]
 
 
 def _eod_id(inputs: Inputs) -> int:

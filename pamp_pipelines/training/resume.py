@@ -30,7 +30,8 @@ _FIXED: tuple[tuple[str, Callable[[TrainJob], Any]], ...] = (
     ("data_seed", lambda job: job.data_seed),
     ("parallelism.expert", lambda job: job.parallelism.expert),
     ("precision", lambda job: job.precision),
-    # its state is saved in another form
+    # the optimizer's state is saved in another form
+    ("state_precision", lambda job: job.state_precision),
     ("offload.optimizer", lambda job: job.offload.optimizer),
 )
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from pamp_pipelines.declarations.training_config import Parallelism
+from pamp_pipelines.declarations.training_config import Parallelism, Precision
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.launchers.disk import run_main
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.verification.dry_run import FACTS
 from pamp_pipelines.verification.job import DryRunFacts, DryRunJob
+
+_WITHOUT_CUDA: Mapping[Precision, Precision] = {
+    "tf32": "fp32",
+    **dict.fromkeys(("fp8_delayed", "fp8_tensorwise", "fp8_blockwise"), "bf16"),
+}
+"""What a model is built in where there is no CUDA."""
 
 
 def main(path: Path) -> int:
@@ -50,13 +57,14 @@ def _facts(job: DryRunJob) -> DryRunFacts:
 
 
 def _on_one_rank(job: TrainJob) -> TrainJob:
-    """The same model on one CPU process: no fact but the padding depends on the layout or on fp8."""
+    """The same model on one CPU process: no fact but the padding depends on the layout, on fp8 or on TF32."""
     return job.model_copy(
         update={
             "parallelism": Parallelism(distributed_optimizer=False),
             "world_size": 1,
             "global_batch_size": job.micro_batch_size,
-            "precision": "bf16" if job.precision.startswith("fp8") else job.precision,
+            "precision": _WITHOUT_CUDA.get(job.precision, job.precision),
+            "state_precision": "fp32",
             "recompute": "none",
         }
     )

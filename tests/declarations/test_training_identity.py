@@ -83,6 +83,7 @@ BOTH: dict[str, Any] = {
     "dropout.hidden": 0.1,
     "dropout.attention": 0.1,
     "precision": "fp32",
+    "state_precision": "bf16",
     "parallelism.expert": 2,
     "checkpoint.keep_every": 20,
     "checkpoint.keep_every_tokens": 640,

@@ -23,6 +23,8 @@ TUNABLE = {
     *("cross_entropy_loss_fusion", "gradient_accumulation_fusion", "masked_softmax_fusion", "apply_rope_fusion"),
     # follow from `offload`
     *("use_precision_aware_optimizer", "overlap_cpu_optimizer_d2h_h2d"),
+    # follow from `state_precision`
+    *("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "grad_reduce_in_bf16"),
     *("rerun_mode", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm"),
 }
 
@@ -93,7 +95,11 @@ def test_numbers_are_stated_and_none_is_megatrons_default(cuda: bool) -> None:
 def test_what_the_table_sets_is_owned_or_knowingly_open(cuda: bool) -> None:
     jobs = [job(), job(precision="fp16"), job(recompute="full"), job(pretrained_checkpoint=Path("/import"))]
     if cuda:
-        jobs += [job(precision="fp8_blockwise"), job(offload={"optimizer": 1.0, "activation_layers": 1})]
+        jobs += [
+            job(precision="fp8_blockwise"),
+            job(state_precision="bf16"),
+            job(offload={"optimizer": 1.0, "activation_layers": 1}),
+        ]
     for one in jobs:
         assert table_destinations(one, cuda=cuda) - OWNED.keys() <= TUNABLE
 
@@ -216,6 +222,8 @@ def test_rotary_embeddings_of_other_attention_are_always_fused() -> None:
     [
         ({"precision": "fp8_delayed"}, "precision fp8_delayed needs a CUDA device"),
         ({"parallelism": {"context": 2}}, "parallelism.context 2 needs CUDA devices"),
+        ({"precision": "tf32"}, "precision tf32 needs a CUDA device; without one use fp32"),
+        ({"state_precision": "bf16"}, "state_precision bf16 needs CUDA"),
         ({"offload": {"optimizer": 0.5}}, "offload needs a CUDA device"),
         ({"megatron_args": {"save": "/elsewhere"}}, "`save` is set by the pipeline: use `checkpoint` instead"),
         ({"megatron_args": {"hiden-dropout": 0.1}}, "did you mean `hidden-dropout`"),
@@ -230,6 +238,7 @@ def test_refusals_on_a_cpu(changes: dict[str, Any], message: str) -> None:
 
 PRECISIONS = {
     "fp32": set(),
+    "tf32": set(),
     "fp16": {"--fp16", "--initial-loss-scale"},
     "bf16": {"--bf16"},
     "fp8_delayed": {"--bf16", "--fp8-format hybrid", "--fp8-recipe delayed"},
@@ -243,6 +252,16 @@ def test_each_precision_is_said_in_full(precision: str) -> None:
     line = " ".join(megatron_argv(job(precision=precision), cuda=True)) + " "
     for words in set.union(*PRECISIONS.values()):
         assert (f"{words} " in line) == (words in PRECISIONS[precision]), words
+
+
+def test_bf16_state_is_said_in_full() -> None:
+    words = megatron_argv(job(state_precision="bf16"), cuda=True)
+    assert {"--use-precision-aware-optimizer", "--grad-reduce-in-bf16"} <= {*words}
+    for flag in ("--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"):
+        assert value(words, flag) == "bf16"
+    # master weights keep their 32 bits
+    assert "--main-params-dtype" not in words
+    assert not {"--use-precision-aware-optimizer", "--grad-reduce-in-bf16"} & {*megatron_argv(job(), cuda=True)}
 
 
 def test_what_is_offloaded_is_said_in_full() -> None:

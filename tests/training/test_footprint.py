@@ -9,7 +9,7 @@ import pytest
 from pamp_pipelines.declarations.training_config import Offload, Parallelism
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.accelerators import GIB, accelerator, recognise
-from pamp_pipelines.training.footprint import footprint, per_parameter
+from pamp_pipelines.training.footprint import footprint, per_parameter, saved_bytes
 from pamp_pipelines.training.shape import Shape, flops_per_token, shape_of
 
 LLAMA_1B = {
@@ -32,12 +32,7 @@ LLAMA_8B = LLAMA_3B | {
     "tie_word_embeddings": False,
 }
 AWARE = {"use-precision-aware-optimizer": True}
-HALF = AWARE | {
-    "exp-avg-dtype": "bf16",
-    "exp-avg-sq-dtype": "bf16",
-    "main-grads-dtype": "bf16",
-    "grad-reduce-in-bf16": True,
-}
+HALF = {"state_precision": "bf16"}
 
 
 def predict(config: dict[str, Any], **changes: Any) -> Any:
@@ -72,8 +67,8 @@ def test_what_is_offloaded_is_not_on_the_gpu() -> None:
         (LLAMA_1B, {"micro_batch_size": 8, "precision": "fp8_delayed"}, 71),
         (LLAMA_1B, {"precision": "fp16", "cross_entropy": "native"}, 59),
         (LLAMA_3B, {"micro_batch_size": 2}, 77),
-        (LLAMA_8B, {"micro_batch_size": 1, "megatron_args": HALF}, 94),
-        (LLAMA_8B, {"micro_batch_size": 1, "megatron_args": HALF, "precision": "fp8_delayed"}, 105),
+        (LLAMA_8B, {"micro_batch_size": 1, **HALF}, 94),
+        (LLAMA_8B, {"micro_batch_size": 1, **HALF, "precision": "fp8_delayed"}, 105),
     ],
 )
 def test_memory_is_within_a_twentieth_of_the_measured_peak(
@@ -102,11 +97,20 @@ def test_parts_shrink_as_they_are_divided() -> None:
 
 
 def test_bytes_for_a_parameter() -> None:
-    assert per_parameter("fp32", {}).saved == 12
-    assert per_parameter("bf16", {}).saved == 14
-    assert per_parameter("bf16", {"grad_reduce_in_bf16": True}).gradients == 2
-    half = per_parameter("bf16", HALF)
+    assert per_parameter("fp32", "fp32", {}) == per_parameter("tf32", "fp32", {})
+    assert per_parameter("fp32", "fp32", {}).saved == 12
+    assert per_parameter("bf16", "fp32", {}).saved == 14
+    assert per_parameter("bf16", "fp32", {"grad_reduce_in_bf16": True}).gradients == 2
+    half = per_parameter("bf16", "bf16", {})
     assert (half.weights, half.gradients, half.master, half.moments) == (2, 2, 2, 4)
+    # what is passed to Megatron as it is counts more
+    assert per_parameter("bf16", "bf16", {"exp_avg_sq_dtype": "fp32"}).moments == 6
+
+
+def test_a_save_holds_whole_master_weights_and_what_the_moments_are_kept_in() -> None:
+    shape = shape_of(LLAMA_8B)
+    whole, half = (saved_bytes(shape, "bf16", state, Parallelism(), 1, {}) for state in ("fp32", "bf16"))
+    assert half / whole == pytest.approx(10 / 14, rel=1e-3)
 
 
 @pytest.mark.parametrize(("config", "tokens_per_second", "tflops"), [(LLAMA_1B, 63_800, 524), (LLAMA_8B, 11_378, 549)])
@@ -127,6 +131,7 @@ def test_accelerators() -> None:
     assert accelerator("h200").memory_gib == 139.0
     assert accelerator("H100").peak("fp8_delayed") == 1979.0
     assert accelerator("A100-80GB").peak("fp8_delayed") is None
+    assert (accelerator("H200").peak("tf32"), accelerator("H200").peak("fp32")) == (494.5, 67.0)
     with pytest.raises(InputError, match="no GPU type 'V100' is known; known are H200"):
         accelerator("V100")
     assert recognise("NVIDIA H200") is accelerator("H200")

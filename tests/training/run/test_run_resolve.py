@@ -160,17 +160,24 @@ def test_a_run_ends_where_a_corpus_is_exhausted_or_does_not_begin(catalog, lake)
     assert [shards.corpus for shards in shorter.train] == ["plays", "sonnets"]
 
 
-def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake):
-    def job(length, horizon=None, **options):
-        declared = changed(catalog, "both", iterations=length, horizon=horizon, evaluation=EvaluationCadence(every=4))
-        return train_job(declared, lake, "scratch", "both", **options)
+@pytest.fixture
+def finish():
+    """Writes the manifest of a job, as at its end."""
 
-    def finish(job):
+    def write(job):
         manifest = Manifest(
             kind=KIND, id=job.id, content="0" * 64, created=utc_now(), inputs=job.inputs, declaration=job.declaration,
             producer=producer(), files=(), stats={}, checks=(),
         )  # fmt: skip
         (job.run_dir / "manifest.json").write_text(manifest.model_dump_json())
+
+    return write
+
+
+def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake, finish):
+    def job(length, horizon=None, **options):
+        declared = changed(catalog, "both", iterations=length, horizon=horizon, evaluation=EvaluationCadence(every=4))
+        return train_job(declared, lake, "scratch", "both", **options)
 
     first = job(4, 16)
     assert (first.extends, first.horizon, first.decay_iterations, first.ordered_samples) == (None, 16, 16, 64)
@@ -181,10 +188,51 @@ def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake):
     finish(longer)
     assert job(12, 16).extends == longer.run_dir
     assert job(12, 16, fresh=True).extends is None
-    assert job(12, 20).extends is None, "another order of the data"
-    assert job(12).extends is None
+    with pytest.raises(InputError, match="the order of its data was made for a horizon of 16 steps"):
+        job(12, 20)
+    with pytest.raises(InputError, match=f"{longer.run_dir} is this run, finished at step 8 of the 12 .* --fresh"):
+        job(12)
+    assert job(12, claim=False).extends is job(12, fresh=True).extends is None
+    assert job(12).extends is None, "one that was begun anew goes on by itself"
     with pytest.raises(ValueError, match="horizon: 8 is less than the 12 of the run"):
         TrainingConfig.model_validate(catalog.training_configs["both"].model_dump() | {"iterations": 12, "horizon": 8})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "refusal"),
+    [
+        ({"decay_style": "cosine", "decay_iterations": 4}, r"the end of its decay \(cosine\) at step 4"),
+        ({"decay_style": "WSD", "decay_iterations": 3}, r"the end of its decay \(WSD\) at step 3"),
+        ({"decay_style": "cosine"}, None),
+        ({"decay_style": "WSD"}, None),
+        ({"decay_style": "constant", "decay_iterations": 4}, None),
+    ],
+)
+def test_a_schedule_that_is_over_is_not_gone_on_with(catalog, lake, finish, schedule, refusal):
+    def job(length):
+        optimizer = catalog.training_configs["both"].optimizer.model_copy(update=schedule)
+        declared = changed(catalog, "both", iterations=length, horizon=16, optimizer=optimizer)
+        return train_job(declared, lake, "scratch", "both")
+
+    first = job(4)
+    finish(first)
+    if refusal is None:
+        assert job(8).extends == first.run_dir
+        return
+    with pytest.raises(InputError, match=refusal):
+        job(8)
+
+
+def test_a_trial_does_not_stand_in_the_way_of_the_run(catalog, lake, finish):
+    trial = train_job(catalog, lake, "scratch", "both", overrides=["iterations=4"])
+    finish(trial)
+    assert trial.declaration["overrides"] == ["iterations=4"]
+    whole = train_job(catalog, lake, "scratch", "both")
+    assert (whole.iterations, whole.extends) == (8, None)
+    assert "overrides" not in whole.declaration
+    finish(train_job(changed(catalog, "both", iterations=5), lake, "scratch", "both"))
+    with pytest.raises(InputError, match="finished at step 5 of the 9"):
+        train_job(changed(catalog, "both", iterations=9), lake, "scratch", "both")
 
 
 def lake_tokens(catalog, lake, corpus):

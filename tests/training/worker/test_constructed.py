@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pamp_pipelines.lake.events import read_events
-from pamp_pipelines.training.constructed import departures
+from pamp_pipelines.training.departures import departures
 from pamp_pipelines.training.footprint import checkpoint_bytes
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.saved import Saved
@@ -68,6 +68,15 @@ def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> Non
         "attention": ["TorchAttention"],
         "sequence_parallel": [False],
     }
+    assert facts["parallel"] == {"tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "data": 2}
+    assert facts["batch"] == {"micro_batch_size": 2, "micro_batches": 2}
+    assert facts["arithmetic"] == {
+        "cuda": False,
+        "tf32": False,
+        "fp8": ["none"],
+        "deterministic": False,
+        "cross_entropy": ["unfused"],
+    }
     assert facts["dropout"] == {"hidden": [0.125], "attention": [0.0625]}
     assert facts["recompute"] == {"whole_layers": True, "method": ["uniform"], "core_attention": False}
     assert facts["offload"] == {"optimizer": False, "optimizer_share": 0.0, "activation_layers": 0}
@@ -113,11 +122,18 @@ def test_a_save_takes_no_more_room_than_was_asked_for(facts: dict[str, Any], job
 def test_what_was_built_otherwise_is_a_departure(facts: dict[str, Any], job: TrainJob) -> None:
     assert departures(job, facts) == []
     for part, name, value, said in [
+        ("parallel", "tensor", 2, "parallelism.tensor: declared 1, built [2]"),
+        ("parallel", "data", 1, "data parallel: declared 2, built [1]"),
+        ("batch", "micro_batches", 4, "micro batches in a global batch: declared 2, built [4]"),
+        ("arithmetic", "fp8", ["hybrid delayed"], "products in fp8: declared none"),
+        ("model", "parameter_dtypes", ["float32"], "bfloat16 weights: declared True, built [False]"),
+        ("model", "sequence_parallel", [False, True], "parallelism.sequence_parallel: declared False, built [True]"),
         ("dropout", "hidden", [0.1], "dropout.hidden: declared 0.125, built [0.1]"),
         ("dropout", "attention", [0.0625, 0.1], "dropout.attention"),
         ("offload", "optimizer", True, "offload.optimizer: declared False, built [True]"),
         ("offload", "activation_layers", 2, "offload.activation_layers: declared 0, built [2]"),
         ("recompute", "whole_layers", False, "recompute full: declared True"),
+        ("recompute", "core_attention", True, "recompute selective: declared False"),
         ("gradients", "overlap_grad_reduce", [False], "parallelism.overlap_grad_reduce"),
         ("gradients", "forward_hooks", 0, "hooks that gather parameters: declared True, built [False]"),
         ("optimizer", "betas", [(0.9, 0.999)], "optimizer.beta1, beta2"),
@@ -130,6 +146,59 @@ def test_what_was_built_otherwise_is_a_departure(facts: dict[str, Any], job: Tra
         wrong[part][name] = value
         (departure,) = departures(job, wrong)
         assert departure.startswith(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("declared", "part", "right", "wrong", "said"),
+    [
+        ({"precision": "tf32"}, "arithmetic", {"tf32": True}, {"tf32": False}, "products in TF32: declared True"),
+        ({"precision": "fp32"}, "arithmetic", {"tf32": False}, {"tf32": True}, "products in TF32: declared False"),
+        ({"precision": "fp16"}, "optimizer", {"loss_scale": [65536.0]}, {"loss_scale": []}, "scaling of the loss"),
+        ({"precision": "fp8_delayed"}, "arithmetic", {"fp8": ["hybrid delayed"]}, {"fp8": ["none"]}, "products in fp8"),
+        (
+            {"state_precision": "bf16"},
+            "optimizer",
+            {"state_dtypes": {"exp_avg": ["bfloat16"], "exp_avg_sq": ["bfloat16"], "master_param": ["float32"]}},
+            {"state_dtypes": {"exp_avg": ["bfloat16"], "exp_avg_sq": ["float32"], "master_param": ["float32"]}},
+            "dtype of the optimizer's exp_avg_sq: declared bfloat16",
+        ),
+        (
+            {"determinism": "exact"},
+            "arithmetic",
+            {"deterministic": True},
+            {"deterministic": False},
+            "determinism exact",
+        ),
+        (
+            {"cross_entropy": "transformer_engine"},
+            "arithmetic",
+            {"cross_entropy": ["te"]},
+            {"cross_entropy": ["native"]},
+            "cross_entropy transformer_engine: declared True, built [False]",
+        ),
+    ],
+)
+def test_what_only_a_gpu_builds_is_compared_too(
+    facts: dict[str, Any],
+    job: TrainJob,
+    declared: dict[str, Any],
+    part: str,
+    right: dict[str, Any],
+    wrong: dict[str, Any],
+    said: str,
+) -> None:
+    """With facts as they are under CUDA; those of the GPU's own runs are compared there, before their first step."""
+    built = copy.deepcopy(facts)
+    built["arithmetic"] |= {"cuda": True, "deterministic": True}
+    built["gradients"]["dtypes"] = ["bfloat16", "float32"]
+    built["model"]["parameter_dtypes"] = ["bfloat16", "float16", "float32"]
+    one = job.model_copy(update=declared)
+    built[part] |= right
+    assert departures(one, built) == []
+    built[part] |= wrong
+    (departure,) = departures(one, built)
+    assert departure.startswith(said)
 
 
 @pytest.mark.slow
