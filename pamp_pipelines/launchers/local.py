@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.lake.sharing import share
 from pamp_pipelines.launchers import supervisor
 from pamp_pipelines.launchers.base import RUN_TOKEN, Handle, Status, WorkerSpec, read_handle, write_handle
 from pamp_pipelines.launchers.environment import worker_command, worker_environment
@@ -86,6 +87,7 @@ class LocalLauncher:
         }
         try:
             with main_log(log_dir).open("wb") as output:
+                share(spec.run_dir, log_dir.parent, log_dir, main_log(log_dir))
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(settings)],
                     env=worker_environment(spec, token),

@@ -14,6 +14,7 @@ package. It is the leader of its own session, so the terminal's Ctrl-C reaches o
   Megatron there) the process group has to do.
 * After any end, also a good one, descendants that are left are killed.
 * Descriptors in ``hold`` (a lease's lock) stay open until the last process is gone.
+* What the worker writes may be read by the group, whatever the umask of its caller.
 """
 
 import contextlib
@@ -73,6 +74,7 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.umask(os.umask(0o077) & ~0o050)
         if LINUX:
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         command = self.spec["command"]

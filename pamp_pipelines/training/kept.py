@@ -23,6 +23,7 @@ from pamp_pipelines.lake.integrity import memory_of, remember, require_intact, r
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, FileEntry, Manifest, artifact_id
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.lake.sharing import share
 from pamp_pipelines.lake.staging import obtainable
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.training.job import TrainJob
@@ -161,5 +162,6 @@ def _write(
     )
     record = record_path(job.run_dir, step)
     write_text(record, manifest.model_dump_json(indent=2) + "\n")
+    share(record.parent)
     remember(job.run_dir, manifest, memory_of(record))
     return read_record(job.run_dir, step)

@@ -15,6 +15,7 @@ import psutil
 
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.publish import utc_now
+from pamp_pipelines.lake.sharing import share
 
 LEASE = ".lease"
 HEARTBEAT_S = 5.0
@@ -43,6 +44,7 @@ def lease(run_dir: Path) -> Iterator[int]:
         LeaseTaken: names host, process and time of the holder.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
+    share(run_dir, *run_dir.parents[:3])  # runs/<model>/<training config>
     with (run_dir / LEASE).open("a+") as stream:
         _lock(stream, run_dir)
         taken_over = _watch_other_machine(run_dir)

@@ -155,14 +155,17 @@ class _Keeper:
             self._warn(f"a checkpoint could not be recorded yet: {error}")
 
     def catch_up(self) -> None:
-        """Record every complete checkpoint that is to be kept, then prune the others."""
+        """Record every complete checkpoint that is to be kept, then prune the others.
+
+        What was recorded stays, also where the cadence of a later start does not name it: its export may be to come.
+        """
         saved = Saved(self.job.checkpoints_dir)
         recorded = recorded_steps(self.job.run_dir)
         for step in self.job.cadence:
             if step not in recorded and saved.dir(step).is_dir() and saved.complete(step):
                 record_saved(self.job, step)
                 self._announce(step)
-        saved.prune(self.job.checkpoint.keep_last, self.job.cadence)
+        saved.prune(self.job.checkpoint.keep_last, {*self.job.cadence, *recorded})
         for problem in self.publisher.problems():
             self._warn(f"a checkpoint could not be published yet: {problem}")
 

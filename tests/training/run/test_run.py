@@ -126,6 +126,32 @@ def test_without_any_complete_checkpoint_the_run_starts_again_loudly(bench):
     assert bench.iterations() == list(range(1, 11))
 
 
+def test_a_kept_checkpoint_stays_when_the_run_goes_on_with_another_cadence(bench):
+    """Whoever exports or scores it may not have come to it yet."""
+    bench.plan(at=9, do="die")
+    with pytest.raises(WorkerFailed):
+        bench.train(bench.job(cadence=(2, 10)))
+    assert bench.steps() == [2, 6, 8]
+    bench.train(bench.job(cadence=(10,)))
+    assert bench.steps() == [2, 8, 10]
+    assert {data["step"] for data in bench.said("checkpoint")} == {2, 10}
+
+
+def test_the_group_reads_what_a_run_leaves_whatever_the_umask(bench):
+    before = os.umask(0o077)
+    try:
+        artifact = bench.train()
+    finally:
+        os.umask(before)
+    runs = artifact.path.parents[2]
+    assert runs.name == "runs"
+    for path in (runs, *runs.rglob("*")):
+        # what lock files hold is nobody else's business
+        if not path.name.startswith("."):
+            wanted = 0o050 if path.is_dir() else 0o040
+            assert path.stat().st_mode & wanted == wanted, path
+
+
 def test_status_0_is_not_success(bench):
     bench.plan(at=7, do="exit 0")
     with pytest.raises(WorkerFailed, match="at step 6 of 10"):
