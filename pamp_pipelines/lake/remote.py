@@ -34,7 +34,7 @@ _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or log in with gcloud",
 }
-_PACKAGES = {"s3": "-e '.[s3]'", "gs": "gcsfs", "gcs": "gcsfs"}
+_PACKAGES = {"s3": "-e '.[s3]'", "gs": "-e '.[gs]'", "gcs": "-e '.[gs]'"}
 _MALFORMED = ("ParamValidationError", "InvalidURL", "NonHttpUrlClientError", "InvalidUrlClientError", "UnknownProtocol")
 """Errors of botocore, aiohttp and httpx for what was given; another attempt ends the same."""
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
@@ -116,8 +116,14 @@ class RemoteStore:
         from fsspec.callbacks import Callback
 
         class Moved(Callback):  # type: ignore[misc]
+            """Backends tell of what was moved since the last call (s3fs), or in all (gcsfs)."""
+
             def relative_update(self, inc: int = 1) -> None:
+                self.value += inc
                 on_bytes(inc)
+
+            def absolute_update(self, value: int) -> None:
+                self.relative_update(value - self.value)
 
         part = max(_PART_BYTES, file.stat().st_size // _MOST_PARTS)
         with self._reaching(path):

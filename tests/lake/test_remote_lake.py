@@ -1,8 +1,12 @@
 """What one machine publishes, another finds, stages and checks: over HTTP, from a real S3 server."""
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.callbacks import Callback
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +16,7 @@ from pamp_pipelines.lake.artifact import Artifact, find, read_artifact
 from pamp_pipelines.lake.catalogue import refresh
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.lake.integrity import require_intact_artifact
-from pamp_pipelines.lake.mirror import CATALOGUE, PAYLOAD, uri_of
+from pamp_pipelines.lake.mirror import CATALOGUE, PAYLOAD, detach, uri_of
 from pamp_pipelines.lake.publication import is_published, publish_all, published
 from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.lake.staging import here, looking
@@ -134,3 +138,40 @@ def test_damage_here_is_found_before_it_is_published(machines: Machines) -> None
     with pytest.raises(VerificationFailed, match=r"a\.bin: its content is damaged"):
         published(artifact)
     assert machines.store.list("") == {}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Machines]:
+    """Machines with a lake at a URL of another protocol than S3's."""
+    yield Machines(tmp_path, f"memory://{uuid.uuid4().hex}/team/lake")
+    for root in tmp_path.iterdir():
+        detach(root)
+
+
+def test_nothing_but_the_backend_knows_the_protocol(elsewhere: Machines) -> None:
+    first, second = elsewhere.mirror("first"), elsewhere.mirror("second")
+    made = published(build(first.root / "exports/m/c/v0001/0000500", {"sub/a.bin": b"a" * 1000}))
+    refresh(second)
+    found = find(second.root / "exports/m/c/v0001/0000500", "one")
+    assert found is not None
+    assert found.manifest == made.manifest
+    require_intact_artifact(found)
+    assert (found.path / "sub/a.bin").read_bytes() == b"a" * 1000
+    assert [elsewhere.store.create("claim", name) for name in (b"first", b"second")] == [True, False]
+    assert elsewhere.store.read("claim") == b"first"
+
+
+def test_progress_of_a_backend_that_tells_of_all_it_has_moved(elsewhere: Machines, tmp_path: Path) -> None:
+    """As gcsfs does."""
+
+    class Backend(MemoryFileSystem):
+        def put_file(self, lpath: str, rpath: str, callback: Callback, **_: object) -> None:
+            for moved in (400, 1000):
+                callback.absolute_update(moved)
+
+    store = elsewhere.store
+    store.__dict__["_fs"] = Backend()
+    (tmp_path / "file").write_bytes(b"a" * 1000)
+    seen: list[int] = []
+    store.upload(tmp_path / "file", "file", seen.append)
+    assert seen == [400, 600]
