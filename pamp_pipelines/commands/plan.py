@@ -56,7 +56,12 @@ def plan(
     chosen = found.proposed
     lines += [f"    does not fit: {refusal}" for refusal in found.refusals]
     if chosen is None:
-        lines.append("No layout fits: take more GPUs, lower precision of the optimizer state, or a shorter sequence.")
+        lines.append("No layout fits: take more GPUs, or a shorter sequence.")
+        if smaller := found.with_bf16_state:
+            lines.append(
+                f"With `state_precision: bf16` (gradients and moments are rounded) {smaller.gib:.1f} GiB fit: "
+                f"{smaller.words()}"
+            )
     else:
         m = chosen.memory
         lines += [
@@ -86,6 +91,7 @@ def plan(
         "usable_gib": found.usable_gib,
         "fits_as_declared": chosen is not None and chosen == found.declared,
         "layout": chosen.data() if chosen else None,
+        "layout_with_bf16_state": found.with_bf16_state.data() if found.with_bf16_state else None,
         "refusals": list(found.refusals),
         "seconds": found.seconds,
         "cost": found.price,

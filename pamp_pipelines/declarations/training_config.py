@@ -10,6 +10,8 @@ from pamp_pipelines.declarations.megatron_flags import passthrough_problems
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"]
 StatePrecision = Literal["fp32", "bf16"]
+BF16_STATE: frozenset[Precision] = frozenset({"bf16", "fp8_delayed"})
+"""With which ``state_precision`` may be bf16."""
 Probability = Annotated[float, Field(ge=0, lt=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 MAX_SEED = 2**31 - 1
@@ -333,7 +335,7 @@ class TrainingConfig(Declaration):
         if self.state_precision == "fp32":
             return []
         problems = []
-        if self.precision not in ("bf16", "fp8_delayed"):
+        if self.precision not in BF16_STATE:
             why = (
                 "Megatron would keep whole float32 copies beside"
                 if self.precision.startswith("fp8")

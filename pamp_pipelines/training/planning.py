@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pamp_pipelines.declarations.training_config import Parallelism, TrainingConfig
+from pamp_pipelines.declarations.training_config import BF16_STATE, Parallelism, TrainingConfig
 from pamp_pipelines.declarations.training_identity import kept_steps
 from pamp_pipelines.training.accelerators import GIB, Accelerator
 from pamp_pipelines.training.footprint import WHOLE, Footprint, footprint, saved_bytes
@@ -59,7 +59,8 @@ class Layout:
 class Plan:
     """The forecast of one run.
 
-    ``proposed`` is the declared layout where it fits, else the nearest that does; None where none does.
+    ``proposed`` is the declared layout where it fits, else the nearest that does; None where none does. Then
+    ``with_bf16_state`` is one that does with ``state_precision: bf16``, which changes the result.
     """
 
     shape: Shape
@@ -74,6 +75,7 @@ class Plan:
     checkpoints: int
     export_bytes: int
     exports: int
+    with_bf16_state: Layout | None = None
 
     @property
     def usable_gib(self) -> float:
@@ -125,6 +127,9 @@ def plan(
             proposed = declared
         else:
             proposed = _search(shape, hf_config, config, gpus, usable, refusals)
+    smaller = None
+    if peak is not None and proposed is None and config.state_precision == "fp32":
+        smaller = _with_bf16_state(shape, hf_config, config, gpus, usable)
     kept = len(kept_steps(config))
     tokens = config.train_iterations * config.tokens_per_iteration
     share = _FP8_UTILISATION if config.precision.startswith("fp8") else UTILISATION[config.precision]
@@ -147,7 +152,16 @@ def plan(
         # the imported weights at step 0 are exported too
         export_bytes=(4 if config.precision in WHOLE else 2) * shape.parameters,
         exports=kept + 1,
+        with_bf16_state=smaller,
     )
+
+
+def _with_bf16_state(
+    shape: Shape, hf_config: Mapping[str, Any], config: TrainingConfig, gpus: int, usable: float
+) -> Layout | None:
+    if config.precision not in BF16_STATE or config.offload.optimizer:
+        return None
+    return _search(shape, hf_config, config.model_copy(update={"state_precision": "bf16"}), gpus, usable, [])
 
 
 def _layout(

@@ -50,6 +50,19 @@ def test_a_model_that_does_not_fit_on_one_gpu_is_refused_with_every_part() -> No
     assert "GiB: weights 15.0, gradients 29.9, optimizer 89.7, activations" in found.refusals[0]
 
 
+def test_what_fits_with_state_in_bf16_is_told() -> None:
+    found = forecast(1, global_batch_size=8)
+    assert found.proposed is None
+    assert found.with_bf16_state is not None
+    assert 80 < found.with_bf16_state.gib < found.usable_gib
+    declared = forecast(1, global_batch_size=8, state_precision="bf16")
+    assert declared.proposed == declared.declared
+    assert declared.checkpoint_bytes < found.checkpoint_bytes
+    # it is a layout's last resort, and no way out for arithmetic that has no such optimizer
+    assert forecast(8, micro_batch_size=2).with_bf16_state is None
+    assert forecast(1, global_batch_size=8, precision="fp16").with_bf16_state is None
+
+
 def test_what_is_declared_is_taken_where_it_fits() -> None:
     found = forecast(8, micro_batch_size=2)
     assert found.proposed == found.declared
@@ -121,3 +134,15 @@ def test_a_plan_that_fails_says_so_in_the_exit_status(own_project: Project, tmp_
     result = CliRunner().invoke(pamp, words)
     assert result.exit_code == 1
     assert "No layout fits" in result.output
+
+
+def test_the_command_tells_what_would_fit(own_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pamp_pipelines.declarations import hf_config
+
+    monkeypatch.setattr(hf_config, "read_hf_config", lambda project, model: LLAMA_8B)
+    words = ["plan", "scratch", "both", "--project", str(own_project.root), "--gpus", "1"]
+    words += ["--set", "precision=bf16", "--set", "sequence_length=4096"]
+    result = CliRunner().invoke(pamp, words)
+    assert result.exit_code == 1
+    assert "With `state_precision: bf16` (gradients and moments are rounded)" in result.output
+    assert CliRunner().invoke(pamp, [*words, "--set", "state_precision=bf16"]).exit_code == 0
