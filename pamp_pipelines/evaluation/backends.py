@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.answering import Answering, Progress, TokenPolicy
 from pamp_pipelines.evaluation.helpers import Helpers, Loading
-from pamp_pipelines.evaluation.model import Progress, TokenPolicy, load_model, token_policy
+from pamp_pipelines.evaluation.model import load_model, token_policy
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 
 
@@ -71,65 +71,51 @@ def _other_backend(job: EvaluateJob, spec: EvaluationSpec, progress: Progress) -
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     config = json.loads((directory / "config.json").read_text())
     policy = token_policy(tokenizer, job.subject.prefix, int(config["vocab_size"]))
-    arguments = dict(spec.backend_arguments)
-    if spec.backend == "local-completions" and "base_url" not in arguments:
-        raise InputError(f"evaluation {spec.name!r}: backend_arguments needs `base_url`, the address of completions.")
     try:
-        make = _completions if spec.backend == "local-completions" else _vllm
-        model = make(directory, policy, arguments, spec)
+        if spec.backend == "local-completions":
+            from pamp_pipelines.evaluation.served import served_model
+
+            model = served_model(directory, tokenizer, policy, spec)
+        else:
+            model = _vllm(directory, policy, config, spec)
     except (ModuleNotFoundError, ImportError) as error:
-        raise InputError(f"evaluation {spec.name!r}: backend {spec.backend} is not installed: {error}") from error
-    model.policy = policy
-    model.reference_tokenizer = tokenizer
+        raise InputError(
+            f"evaluation {spec.name!r}: backend {spec.backend} is not installed: {error}. Install it into this "
+            "environment (vLLM: `vllm`, and `ray` for several processes), or leave `backend` out."
+        ) from error
+    model.begin(policy, progress)
+    model.keep_answers(job.answers, job.subject.content)
     return model
 
 
-def _completions(directory: Path, policy: TokenPolicy, arguments: dict[str, Any], spec: EvaluationSpec) -> Any:
-    from lm_eval.models.openai_completions import LocalCompletionsAPI
-
-    # lm-eval answers for itself where no key is asked for; a server of one's own has none.
-    os.environ.setdefault("OPENAI_API_KEY", "none")
-    length = spec.max_length or arguments.pop("max_length", None) or 2048
-    return _fitted(LocalCompletionsAPI, "server")(
-        **{"model": directory.name, "tokenizer": str(directory), "tokenizer_backend": "huggingface"} | arguments,
-        custom_prefix_token_id=policy.prefix_id,
-        batch_size=spec.batch_size,
-        max_length=length + 2,  # it keeps one for a token to generate and one for the prefix
-        seed=spec.seed,
-    )
-
-
-def _vllm(directory: Path, policy: TokenPolicy, arguments: dict[str, Any], spec: EvaluationSpec) -> Any:
+def _vllm(directory: Path, policy: TokenPolicy, config: dict[str, Any], spec: EvaluationSpec) -> Any:
+    """lm-eval's vLLM backend, which keeps two tokens of the context for itself where documents are scored."""
+    from lm_eval.models.utils import has_bos_prefix
     from lm_eval.models.vllm_causallms import VLLM
 
-    return _fitted(VLLM, "cuda")(
+    class OnVLLM(Answering, VLLM):  # type: ignore[misc, valid-type]
+        device_name, dtype_name = "cuda", spec.dtype
+        batch_used = spec.batch_size if isinstance(spec.batch_size, int) else None
+
+        def configure(self, batch_size: int | str, max_length: int | None) -> None:
+            """All is set when it is made: evaluations with other settings get one of their own."""
+
+        def tok_encode(self, string: Any, add_special_tokens: bool | None = None, **more: Any) -> Any:
+            """As lm-eval's, but no second BOS before a prompt that has one."""
+            if isinstance(string, list) and add_special_tokens is None:
+                return [self.tok_encode(text, **more) for text in string]
+            if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.bos_token):
+                add_special_tokens = False
+            return super().tok_encode(string, add_special_tokens=add_special_tokens, **more)
+
+    limit = int(config.get("max_position_embeddings") or spec.max_length or 0)
+    return OnVLLM(
         pretrained=str(directory),
         dtype=spec.dtype,
         prefix_token_id=policy.prefix_id,
         batch_size=spec.batch_size,
-        max_length=spec.max_length,
+        max_length=spec.max_length and min(spec.max_length + 2, max(limit, spec.max_length)),
         data_parallel_size=spec.processes,
         seed=spec.seed,
-        **arguments,
+        **spec.backend_arguments,
     )
-
-
-def _fitted(backend: type, device: str) -> Any:
-    """A backend of lm-eval with what the harness asks of a model."""
-
-    class Fitted(backend):  # type: ignore[misc, valid-type]
-        device_name, dtype_name = device, "as served"
-        policy: TokenPolicy
-        reference_tokenizer: Any
-
-        def configure(self, batch_size: int | str, max_length: int | None) -> None:
-            """All is set when it is made: evaluations with other settings get one of their own."""
-            self.batch_used = batch_size if isinstance(batch_size, int) else None
-
-        def document_length(self, text: str) -> int:
-            return len(self.document_tokens(text))
-
-        def document_tokens(self, text: str) -> list[int]:
-            return list(self.reference_tokenizer.encode(text, add_special_tokens=False))
-
-    return Fitted

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from pamp_pipelines.errors import PampError
-from pamp_pipelines.evaluation.model import Own, load_model
+from pamp_pipelines.evaluation.answering import Own
+from pamp_pipelines.evaluation.model import load_model
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pamp_pipelines.lake.manifest import ArtifactRef, Manifest, artifact_id
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.project import Project
 from pamp_pipelines.training.job import HeldOutShards, TrainJob, WeightedShards
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -162,6 +164,28 @@ class LakeBuilder:
             ]
             (draft.dir / SAMPLES).write_text("".join(json.dumps(sample) + "\n" for sample in shown))
         return draft.artifact
+
+
+@pytest.fixture(scope="module")
+def directory(tiny_project: Project) -> Path:
+    return tiny_project.data / "models/imported"
+
+
+@pytest.fixture(scope="module")
+def with_bos(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a tokenizer that puts <|endoftext|> before every text, as Llama's does."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    other = tmp_path_factory.mktemp("bos") / "model"
+    shutil.copytree(directory, other)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", pair="<|endoftext|> $A $B", special_tokens=[("<|endoftext|>", 0)]
+    )
+    tokenizer.save_pretrained(other)
+    assert AutoTokenizer.from_pretrained(other).encode("a")[0] == 0
+    return other
 
 
 @pytest.fixture(scope="module")

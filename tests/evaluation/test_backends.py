@@ -1,25 +1,29 @@
 """Other ways to the same answers: several processes, answers kept from before, a server of completions."""
 
+import ast
 import json
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import Answers, delete_answers
 from pamp_pipelines.evaluation.backends import _devices, load_for
+from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.helpers import Helpers, Loading
 from pamp_pipelines.evaluation.model import load_model
 from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec
 
 TEXTS = ["Shall I compare thee to a summer's day?", "O!", "To be, or not to be: that is the question. " * 8, "A rose."]
 LENGTH = 48
+ARITHMETIC = Path(__file__).parents[2] / "data/arithmetic/add1.jsonl"
 
 
 def requests(*arguments):
@@ -31,18 +35,12 @@ CHOICES = requests(*((f"The {a}", f" {b}") for a in ("moon", "fool") for b in ("
 
 
 @pytest.fixture
-def directory(tiny_project):
-    return tiny_project.data / "models/imported"
-
-
-@pytest.fixture
 def job(directory, tmp_path):
-    def make(**settings):
-        subject = Subject(directory=directory, content="c0ffee", model="tiny")
-        (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-        declared = Evaluation(tasks=("heldout_perplexity",), max_length=LENGTH, **settings)
-        rows = {"heldout_perplexity": [tmp_path / "rows.jsonl"]}
-        spec = evaluation_spec("mine", declared, subject, tmp_path / "out", rows, tmp_path)
+    def make(model=directory, task="heldout_perplexity", rows='{"text": "a"}\n', **settings):
+        subject = Subject(directory=model, content="c0ffee", model="tiny")
+        (tmp_path / "rows.jsonl").write_text(rows)
+        declared = Evaluation(tasks=(task,), **{"max_length": LENGTH} | settings)
+        spec = evaluation_spec("mine", declared, subject, tmp_path / "out", {task: [tmp_path / "rows.jsonl"]}, tmp_path)
         return EvaluateJob(subject=subject, evaluations=(spec,), work=tmp_path / ".work-1", device="cpu")
 
     return make
@@ -117,68 +115,170 @@ def test_batch_size_auto_is_small_on_a_cpu(directory):
     assert len(model.loglikelihood(CHOICES)) == 4
 
 
+class Completions(BaseHTTPRequestHandler):
+    """Completions of a model over loopback, as vLLM serves them: token ids in, text or log-probabilities of all out."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompts = asked["prompt"] if isinstance(asked["prompt"][0], list) else [asked["prompt"]]
+        self.server.prompts += prompts
+        answer = self.score if asked.get("echo") else self.generate
+        longest = max(len(tokens) for tokens in prompts) + asked["max_tokens"]
+        status, reply = 200, {"choices": [{"index": i, **answer(tokens, asked)} for i, tokens in enumerate(prompts)]}
+        if longest > self.server.context:
+            status, reply = 400, {"error": f"context of {self.server.context} exceeded: {longest}"}
+        body = json.dumps(reply).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def score(self, tokens, _):
+        with torch.no_grad():
+            logs = torch.log_softmax(self.server.model(torch.tensor([tokens])).logits[0].float(), -1)
+        best = [{str(int(row.argmax())): row.max().item()} for row in logs]
+        of_each = [None, *(logs[i, token].item() for i, token in enumerate(tokens[1:]))]
+        of_all = {"token_logprobs": [*of_each, logs[-1].max().item()], "top_logprobs": [None, *best], "tokens": []}
+        return {"logprobs": of_all}
+
+    def generate(self, tokens, asked):
+        assert asked["temperature"] == 0
+        model, tokenizer = self.server.model, self.server.tokenizer
+        row = torch.tensor([tokens])
+        found = model.generate(row, max_new_tokens=asked["max_tokens"], do_sample=False, pad_token_id=0)
+        text = tokenizer.decode(found[0, len(tokens) :])
+        for stop in filter(None, asked["stop"]):
+            text = text.split(stop)[0]
+        return {"text": text}
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
-def server(directory):
-    """Completions of the tiny model over loopback, as vLLM serves them: token ids in, log-probabilities of all out."""
-    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+def serve():
+    """Starts a server of a model's directory: `prompts` is what it was sent, `context` how much it takes."""
+    running = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompts = asked["prompt"] if isinstance(asked["prompt"][0], list) else [asked["prompt"]]
-            choices = [{"index": i, "logprobs": self.score(tokens)} for i, tokens in enumerate(prompts)]
-            body = json.dumps({"choices": choices}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def start(directory, context=2048):
+        serving = ThreadingHTTPServer(("127.0.0.1", 0), Completions)
+        serving.model = AutoModelForCausalLM.from_pretrained(directory).eval()
+        serving.tokenizer = AutoTokenizer.from_pretrained(directory)
+        serving.context, serving.prompts = context, []
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        running.append(serving)
+        return serving
 
-        def score(self, tokens):
-            with torch.no_grad():
-                logs = torch.log_softmax(model(torch.tensor([tokens])).logits[0].float(), -1)
-            best = [{str(int(row.argmax())): row.max().item()} for row in logs]
-            of_each = [None, *(logs[i, token].item() for i, token in enumerate(tokens[1:]))]
-            return {"token_logprobs": [*of_each, logs[-1].max().item()], "top_logprobs": [None, *best], "tokens": []}
-
-        def log_message(self, *_):
-            pass
-
-    serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=serving.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{serving.server_port}/v1/completions"
-    serving.shutdown()
-    serving.server_close()
+    yield start
+    for serving in running:
+        serving.shutdown()
+        serving.server_close()
 
 
-def test_a_server_of_completions_gives_the_same_likelihoods(job, server):
-    served = answers_of(job(backend="local-completions", backend_arguments={"base_url": server}))
-    alone = answers_of(job())
+def at(server, **more):
+    address = f"http://127.0.0.1:{server.server_port}/v1/completions"
+    return {"backend": "local-completions", "backend_arguments": {"base_url": address, "max_retries": 1, **more}}
+
+
+@pytest.mark.parametrize("tokenizer", ["directory", "with_bos"])
+def test_a_server_of_completions_gives_the_same_likelihoods(job, serve, tokenizer, request):
+    """Of prompts with the tokenizer's own BOS, once, and of documents without."""
+    model = request.getfixturevalue(tokenizer)
+    served = answers_of(job(model, **at(serve(model))))
+    delete_answers(job().answers)
+    alone = answers_of(job(model))
     assert served[0] == pytest.approx(alone[0], rel=1e-5)
     assert [a for a, _ in served[1]] == pytest.approx([a for a, _ in alone[1]], rel=1e-5)
+    delete_answers(job().answers)
 
 
-def test_vllm_gets_the_first_token_the_processes_and_the_declared_arguments(job, monkeypatch):
+def test_an_evaluation_over_a_server_has_the_scores_of_one_without(job, serve, with_bos):
+    """Generation by a task with a chat-like prompt; what was answered once is not asked again."""
+    rows = ARITHMETIC.read_text()
+    server = serve(with_bos, context=400)
+    found = {}
+    for name, settings in (("hf", {}), ("served", at(server))):
+        told = job(with_bos, "arithmetic_boxed", rows, limit=4, batch_size=2, max_length=400, **settings)
+        loaded = load_for(told, told.evaluations[0], lambda *_: None)
+        found[name] = evaluate_loaded(told, told.evaluations[0], loaded.model)
+        if name == "hf":
+            delete_answers(told.answers)
+    answers = [[sample["resps"] for sample in outcome.samples] for outcome in found.values()]
+    assert answers[0] == answers[1]
+    values = [{row["metric"]: row["value"] for row in outcome.rows} for outcome in found.values()]
+    assert values[0] == values[1]
+    assert {row["device"] for row in found["served"].rows} == {"server"}
+    assert [tokens[:2].count(0) for tokens in server.prompts] == [1] * 4
+    evaluate_loaded(told, told.evaluations[0], loaded.model)
+    assert len(server.prompts) == 4
+    delete_answers(told.answers)
+
+
+def test_a_server_that_does_not_answer_is_named_with_its_words(job, serve, directory):
+    small = serve(directory, context=20)
+    with pytest.raises(InputError, match=rf"127.0.0.1:{small.server_port}/.*context of 20 exceeded.*max_length"):
+        answers_of(job(**at(small)))
+    small.shutdown()
+    small.server_close()
+    with pytest.raises(InputError, match=rf"127.0.0.1:{small.server_port}/.*no completions from this server"):
+        answers_of(job(**at(small)))
+
+
+def test_vllm_gets_the_first_token_the_processes_and_the_declared_arguments(job, with_bos, monkeypatch):
     """Where vLLM is not installed, what lm-eval's backend for it would be asked for."""
     asked = {}
 
     class VLLM:
         def __init__(self, **arguments):
             asked.update(arguments)
+            self.tokenizer = AutoTokenizer.from_pretrained(arguments["pretrained"])
+
+        def tok_encode(self, string, add_special_tokens=None):
+            return self.tokenizer.encode(string, add_special_tokens=add_special_tokens is not False)
+
+        def loglikelihood_rolling(self, requests, disable_tqdm):
+            assert self.add_bos_token is False, "documents get no BOS"
+            return [-1.0 for _ in requests]
 
     monkeypatch.setitem(sys.modules, "lm_eval.models.vllm_causallms", SimpleNamespace(VLLM=VLLM))
-    told = job(backend="vllm", processes=4, batch_size="auto", backend_arguments={"gpu_memory_utilization": 0.8})
+    told = job(
+        with_bos, backend="vllm", processes=4, batch_size="auto", backend_arguments={"gpu_memory_utilization": 0.8}
+    )
     model = load_for(told, told.evaluations[0], lambda *_: None).model
     assert asked == {
-        "pretrained": str(told.subject.directory),
+        "pretrained": str(with_bos),
         "dtype": told.evaluations[0].dtype,
         "prefix_token_id": model.policy.prefix_id,
         "batch_size": "auto",
-        "max_length": told.evaluations[0].max_length,
+        "max_length": LENGTH + 2,  # lm-eval keeps two of them for itself
         "data_parallel_size": 4,
         "seed": told.evaluations[0].seed,
         "gpu_memory_utilization": 0.8,
     }
     assert model.document_length("a rose") == len(model.document_tokens("a rose")) > 0
+    model.max_length = LENGTH
+    assert model.loglikelihood_rolling(ROLLING) == [-1.0] * len(ROLLING)
+    assert model.add_bos_token is None
+    assert [row.count(0) for row in model.tok_encode(["a rose", "<|endoftext|>a rose"])] == [1, 1]
+    delete_answers(told.answers)
+
+
+def test_lm_evals_vllm_backend_takes_what_it_is_given():
+    """Read, not imported: it imports vLLM at once."""
+    import lm_eval.models
+
+    tree = ast.parse((Path(lm_eval.models.__file__).parent / "vllm_causallms.py").read_text())
+    [backend] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "VLLM"]
+    methods = {node.name: node.args for node in backend.body if isinstance(node, ast.FunctionDef)}
+    taken = {argument.arg for argument in methods["__init__"].args}
+    given = {"pretrained", "dtype", "prefix_token_id", "batch_size", "max_length", "data_parallel_size", "seed"}
+    assert given <= taken
+    assert {"tok_encode", "loglikelihood_rolling", "generate_until"} <= set(methods)
+    assert [argument.arg for argument in methods["loglikelihood_rolling"].args][:3] == [
+        "self",
+        "requests",
+        "disable_tqdm",
+    ]
 
 
 def test_each_process_has_a_gpu_of_its_own():

@@ -11,8 +11,8 @@ from lm_eval.api.model import LM
 
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.answering import TokenPolicy
 from pamp_pipelines.evaluation.harness import evaluate_loaded
-from pamp_pipelines.evaluation.model import TokenPolicy
 from pamp_pipelines.evaluation.scores import COLUMNS
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks

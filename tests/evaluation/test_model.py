@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pamp_pipelines.errors import InputError
@@ -20,25 +19,6 @@ TEXTS = ["Shall I compare thee to a summer's day?", "O!", REPETITIVE]
 
 def quiet(*_):
     pass
-
-
-@pytest.fixture(scope="module")
-def directory(tiny_project):
-    return tiny_project.data / "models/imported"
-
-
-@pytest.fixture(scope="module")
-def with_bos(directory, tmp_path_factory):
-    """The same model with a tokenizer that puts <|endoftext|> before every text, as Llama's does."""
-    other = tmp_path_factory.mktemp("bos") / "model"
-    shutil.copytree(directory, other)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<|endoftext|> $A", pair="<|endoftext|> $A $B", special_tokens=[("<|endoftext|>", 0)]
-    )
-    tokenizer.save_pretrained(other)
-    assert AutoTokenizer.from_pretrained(other).encode("a")[0] == 0
-    return other
 
 
 def rolling(model, texts=TEXTS):
@@ -110,6 +90,17 @@ def test_a_prompt_has_the_tokenizers_one_bos(with_bos):
     rolling(model)
     tokens, _ = model.tok_batch_encode(["a rose"])
     assert tokens[0].tolist().count(0) == 1
+
+
+@pytest.mark.parametrize("prefix", [None, 5])
+def test_a_prompt_that_has_a_bos_as_chat_templates_write_it_gets_no_second_one(with_bos, prefix):
+    model = load_model(with_bos, prefix, "auto", "cpu", quiet)
+    model.configure(2, LENGTH)
+    assert model.policy.prefix_id == (prefix or 0), "what stands before documents need not be the BOS"
+    context, continuation = model._encode_pair("<|endoftext|>a rose", " is")
+    assert [*context, *continuation].count(0) == 1
+    context, continuation = model._encode_pair("a rose", " is")
+    assert [*context, *continuation].count(0) == 1
 
 
 def test_declared_prefix_is_used(directory):
