@@ -4,11 +4,15 @@ The stages judge their own output and write the verdicts into the manifest; a ch
 A verdict that the manifest does not hold is reported as a failed warning, never as passed.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
 
 from pamp_pipelines.lake.manifest import CheckResult, Manifest
 from pamp_pipelines.orchestration.values import table, to_metadata
@@ -96,13 +100,49 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 """By stage: what its manifest has to answer. ``ERROR`` blocks everything downstream."""
 
 
-def check_specs(asset: str) -> list[dg.AssetCheckSpec]:
-    """Checks of an asset; ``asset`` is its key with slashes."""
+def check_specs(asset: str, partitions_def: dg.PartitionsDefinition[Any] | None) -> list[dg.AssetCheckSpec]:
+    """Checks of an asset; ``asset`` is its key with slashes, ``partitions_def`` its own.
+
+    A named use of an API in preview: a check without partitions is that of the newest materialisation, whichever
+    partition that was, so that one failed export would keep the automation from every other one.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Specifying a partitions_def on an AssetCheckSpec", dg.PreviewWarning)
+        return [
+            dg.AssetCheckSpec(
+                check.name,
+                asset=asset_key(asset),
+                description=check.description,
+                blocking=check.severity == "ERROR",
+                partitions_def=partitions_def,
+            )
+            for check in _checks(asset)
+        ]
+
+
+def check_evaluations(
+    instance: dg.DagsterInstance, asset: str, partition: str | None, manifest: Manifest
+) -> list[dg.AssetCheckEvaluation]:
+    """The same as events to report outside a run, of the newest materialisation of the partition."""
+    wanted = dg.AssetRecordsFilter(asset_key(asset), asset_partitions=None if partition is None else [partition])
+    (made,) = instance.fetch_materializations(wanted, limit=1).records
+    target = AssetCheckEvaluationTargetMaterializationData(
+        storage_id=made.storage_id, run_id=made.run_id, timestamp=made.timestamp
+    )
+    blocking = {check.name: check.severity == "ERROR" for check in _checks(asset)}
     return [
-        dg.AssetCheckSpec(
-            check.name, asset=asset_key(asset), description=check.description, blocking=check.severity == "ERROR"
+        dg.AssetCheckEvaluation(
+            asset_key=asset_key(asset),
+            check_name=str(result.check_name),
+            passed=result.passed,
+            metadata=result.metadata,
+            target_materialization_data=target,
+            severity=result.severity,
+            description=result.description,
+            blocking=blocking[str(result.check_name)],
+            partition=partition,
         )
-        for check in _checks(asset)
+        for result in check_results(asset, manifest)
     ]
 
 

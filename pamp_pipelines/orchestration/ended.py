@@ -23,15 +23,27 @@ would be a second request beside the signal, and that cuts short the time to sav
 def stopping_when_ended(
     context: dg.AssetExecutionContext, on_event: OnEvent, clock: Callable[[], float] = time.monotonic
 ) -> OnEvent:
-    """An ``on_event`` that also looks at the run's status now and then.
+    """An ``on_event`` that also looks at the run's status now and then, and stops as ``stop_when_ended`` does."""
+    look = stop_when_ended(context, clock)
+
+    def handle(event: Event) -> None:
+        on_event(event)
+        look()
+
+    return handle
+
+
+def stop_when_ended(
+    context: dg.AssetExecutionContext, clock: Callable[[], float] = time.monotonic
+) -> Callable[[], None]:
+    """A function to call often, which looks at the run's status every ``LOOK_S`` seconds.
 
     It raises DagsterExecutionInterruptedError, as a signal does, when the run has ended or its end was asked for.
     """
     looked, asked = clock(), float("inf")
 
-    def handle(event: Event) -> None:
+    def look() -> None:
         nonlocal looked, asked
-        on_event(event)
         if clock() - looked < LOOK_S:
             return
         looked = clock()
@@ -41,7 +53,7 @@ def stopping_when_ended(
         if status in (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE) or looked - asked >= UNHEARD_S:
             raise dg.DagsterExecutionInterruptedError(f"the run is {status.value if status else 'gone'}")
 
-    return handle
+    return look
 
 
 def _status(context: dg.AssetExecutionContext) -> dg.DagsterRunStatus | None:

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from pamp_pipelines.errors import MissingInput, PampError, VerificationFailed, WorkerCanceled
-from pamp_pipelines.orchestration.retries import request_retry
+from pamp_pipelines.orchestration.retries import delay_of, wait
 
 
 @contextlib.contextmanager
@@ -22,13 +22,27 @@ def as_failures(context: dg.AssetExecutionContext, *, resumes: bool = False) -> 
         resumes: another attempt goes on where this one stopped.
     """
     try:
-        yield
+        with _tried_again(context, resumes):
+            yield
     except (dg.DagsterExecutionInterruptedError, WorkerCanceled) as error:
         raise dg.Failure("canceled", allow_retries=False) from error
     except PampError as error:
-        if retry := request_retry(context, error, resumes=resumes):
-            raise retry from error
         raise dg.Failure(str(error), metadata=_metadata(error), allow_retries=False) from error
+
+
+@contextlib.contextmanager
+def _tried_again(context: dg.AssetExecutionContext, resumes: bool) -> Iterator[None]:
+    """Ask for another attempt, after its delay, where an error is worth one; other errors pass."""
+    try:
+        yield
+    except PampError as error:
+        delay = delay_of(context, error, resumes=resumes)
+        if delay is None:
+            raise
+        if delay > 0:
+            context.log.warning(f"{error}\nThe next attempt is in {delay:g} s.")
+            wait(context, delay)
+        raise dg.RetryRequested(max_retries=context.retry_number + 1) from error
 
 
 def _metadata(error: PampError) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.chain import CHAIN, Selection, partitions_of, select
+from pamp_pipelines.orchestration.check_reports import report_checks
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
-from pamp_pipelines.orchestration.checks import check_results
 from pamp_pipelines.orchestration.declarations import observe
 from pamp_pipelines.orchestration.details import details
 from pamp_pipelines.orchestration.instance import open_instance
@@ -118,17 +118,7 @@ class _Indexer:
                 tags=provenance_tags(self.instance, self.graph.get(key), artifact.content, with_inputs=is_current),
             )
         )
-        for check in check_results(asset, artifact.manifest):
-            report(
-                dg.AssetCheckEvaluation(
-                    asset_key=key,
-                    check_name=str(check.check_name),
-                    passed=check.passed,
-                    metadata=check.metadata,
-                    severity=check.severity,
-                    description=check.description,
-                )
-            )
+        report_checks(self.instance, asset, partition, artifact.manifest)
 
 
 def curve(artifact: Artifact, points: int = CURVE_POINTS) -> list[dict[str, object]]:

@@ -5,12 +5,14 @@ checkpoint. Everything else (a wrong declaration, a missing input, numbers that 
 same next time and fails at once. A run whose own process died is another matter: `run_retries` in a team's settings.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
 from pamp_pipelines.errors import InfrastructureFailed, PampError, StorageError, WorkerFailed, WorkerPreempted
+from pamp_pipelines.orchestration.ended import stop_when_ended
 
 MAX_RUNTIME_MESSAGE = "Exceeded maximum runtime"
 """How Dagster's run monitoring begins its verdict (dagster/_daemon/monitoring/run_monitoring.py)."""
@@ -44,6 +46,9 @@ class Retry:
 
 LONGEST_DELAY_S = 1800.0
 
+HEARING_S = 1.0
+"""Longest sleep of a wait: a run that was ended elsewhere is looked for in between."""
+
 RETRIES: Sequence[Retry] = (
     # the cluster is healthy and wants its machines for others: as often as it likes
     Retry(WorkerPreempted, most=100, delay_s=60, growth=1.0),
@@ -62,12 +67,29 @@ def retry_of(error: PampError, *, resumes: bool) -> Retry | None:
     return None if found is None or (found.resuming_only and not resumes) else found
 
 
-def request_retry(context: dg.AssetExecutionContext, error: PampError, *, resumes: bool) -> dg.RetryRequested | None:
-    """What to raise for another attempt; None when there shall be none."""
+def delay_of(context: dg.AssetExecutionContext, error: PampError, *, resumes: bool) -> float | None:
+    """Seconds to wait before another attempt; None when there shall be none."""
     line = retry_of(error, resumes=resumes)
     if line is None or (used := _used(context, line)) >= line.most:
         return None
-    return dg.RetryRequested(max_retries=context.retry_number + 1, seconds_to_wait=line.delay(used))
+    return line.delay(used)
+
+
+def wait(context: dg.AssetExecutionContext, seconds: float) -> None:
+    """Wait inside the step, which keeps its slot of the pool.
+
+    Dagster's own wait between two attempts is one long sleep that no signal ends (``ActiveExecution.sleep_til_ready``),
+    with the slot given away; and where another run has taken the slot, the in-process executor turns round in a loop
+    that hears nothing either.
+
+    Raises:
+        DagsterExecutionInterruptedError: the run was canceled meanwhile.
+    """
+    look = stop_when_ended(context)
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, HEARING_S))  # a signal raises here
+        look()
 
 
 def _used(context: dg.AssetExecutionContext, line: Retry) -> int:

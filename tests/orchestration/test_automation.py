@@ -1,13 +1,13 @@
 """Ticks of the automation without a daemon: what would run, and when."""
 
 import shutil
-from collections.abc import Iterable
 
 import dagster as dg
 import pytest
 
+from pamp_pipelines.lake.manifest import CheckResult, Manifest
 from pamp_pipelines.orchestration.build import build_definitions
-from pamp_pipelines.orchestration.checks import CHECKS
+from pamp_pipelines.orchestration.checks import CHECKS, check_evaluations
 from pamp_pipelines.project import Project
 
 ONE, TWO = "scratch/both/v0001/0000004", "scratch/both/v0001/0000008"
@@ -33,16 +33,26 @@ class Automation:
     def report(self, asset: dg.AssetKey, partition: str | None) -> None:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=partition))
 
-    def check(self, asset: dg.AssetKey, names: Iterable[str], passed: bool) -> None:
-        for name in names:
-            evaluation = dg.AssetCheckEvaluation(
-                asset_key=asset, check_name=name, passed=passed, metadata={}, severity=dg.AssetCheckSeverity.ERROR
-            )
+    def check_export(self, partition: str, passed: bool) -> None:
+        verdicts = [CheckResult(name=check.name, passed=passed) for check in CHECKS["hf_export"]]
+        manifest = Manifest(kind="hf_export", id="i", content="c", created="now", checks=verdicts)
+        for evaluation in check_evaluations(self.instance, "hf_export", partition, manifest):
             self.instance.report_runless_asset_event(evaluation)
+
+    def export(self, partition: str, passed: bool = True) -> None:
+        self.report(EXPORT, partition)
+        self.check_export(partition, passed)
 
     def add_checkpoint(self, partition: str) -> None:
         self.instance.add_dynamic_partitions("checkpoint", [partition])
         self.report(dg.AssetKey("checkpoint"), partition)
+
+    def add_and_request(self, *partitions: str) -> None:
+        """As long before what follows: the tick that requests their runs, and one more."""
+        for partition in partitions:
+            self.add_checkpoint(partition)
+        self.tick()
+        assert self.tick() == {}
 
 
 @pytest.fixture
@@ -50,21 +60,24 @@ def automation(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Aut
     return Automation(definitions, instance)
 
 
-def test_a_new_checkpoint_is_exported_then_scored_and_nothing_else_runs(automation: Automation) -> None:
+def test_a_new_checkpoint_is_exported_and_scored_in_one_run_and_nothing_else_runs(automation: Automation) -> None:
     automation.add_checkpoint(ONE)
-    assert automation.tick() == {"hf_export": {ONE}}
+    assert automation.tick() == {"hf_export": {ONE}, "eval_scores/perplexity": {ONE}, "eval_scores/sums": {ONE}}
     assert automation.tick() == {}
-    automation.report(EXPORT, ONE)
-    automation.check(EXPORT, [c.name for c in CHECKS["hf_export"]], passed=True)
+
+
+def test_what_was_exported_by_hand_is_scored(automation: Automation) -> None:
+    automation.add_and_request(ONE)
+    automation.export(ONE)
     assert automation.tick() == {"eval_scores/perplexity": {ONE}, "eval_scores/sums": {ONE}}
+    assert automation.tick() == {}
 
 
 def test_the_leaderboard_does_not_wait_for_every_checkpoint(automation: Automation) -> None:
     automation.add_checkpoint(ONE)
     automation.add_checkpoint(TWO)
     automation.tick()
-    automation.report(EXPORT, ONE)
-    automation.check(EXPORT, [c.name for c in CHECKS["hf_export"]], passed=True)
+    automation.export(ONE)
     for key in SCORES:
         automation.report(key, ONE)
     assert automation.tick().get("leaderboard") == {None}
@@ -83,18 +96,24 @@ def test_the_leaderboard_refreshes_once_after_a_batch_of_scores(automation: Auto
 
 
 def test_scores_wait_for_the_blocking_checks_of_the_export(automation: Automation) -> None:
-    automation.add_checkpoint(ONE)
-    automation.tick()
-    automation.check(EXPORT, [c.name for c in CHECKS["hf_export"]], passed=False)
+    automation.add_and_request(ONE)
     automation.report(EXPORT, ONE)
     assert not {asset for asset in automation.tick() if asset.startswith("eval_scores")}
+    automation.check_export(ONE, passed=True)
+    assert automation.tick() == {"eval_scores/perplexity": {ONE}, "eval_scores/sums": {ONE}}
+
+
+def test_a_failed_export_keeps_only_its_own_scores_back(automation: Automation) -> None:
+    automation.add_and_request(ONE, TWO)
+    automation.export(TWO)
+    automation.export(ONE, passed=False)  # the newest of all, and made while the other one waits to be scored
+    assert automation.tick() == {"eval_scores/perplexity": {TWO}, "eval_scores/sums": {TWO}}
 
 
 def test_a_new_evaluation_waits_for_a_backfill_of_what_exists(automation: Automation, own_project: Project) -> None:
     """Otherwise one new YAML would start a run for each checkpoint that was ever kept."""
     automation.add_checkpoint(ONE)
-    automation.report(EXPORT, ONE)
-    automation.check(EXPORT, [c.name for c in CHECKS["hf_export"]], passed=True)
+    automation.export(ONE)
     for key in SCORES:
         automation.report(key, ONE)
     automation.tick()
@@ -103,5 +122,5 @@ def test_a_new_evaluation_waits_for_a_backfill_of_what_exists(automation: Automa
     automation.definitions = build_definitions(own_project)
     assert not {asset for asset in automation.tick() if asset.startswith("eval_scores")}
     automation.add_checkpoint(TWO)
-    automation.report(EXPORT, TWO)
+    automation.export(TWO)
     assert automation.tick().get("eval_scores/more-sums") == {TWO}

@@ -1,4 +1,6 @@
 import dataclasses
+import signal
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ from pamp_pipelines.errors import (
     WorkerFailed,
     WorkerPreempted,
 )
-from pamp_pipelines.orchestration import retries
+from pamp_pipelines.orchestration import ended, retries
 from pamp_pipelines.orchestration.failures import as_failures, stage_error
 from pamp_pipelines.orchestration.retries import continues_a_version, refuse_after_max_runtime, retry_of
 
@@ -74,6 +76,31 @@ def test_the_kind_of_failure_decides_over_another_attempt(error: PampError, trai
             assert line.most == expected - 1
         else:
             assert attempts([error], resumes=resumes) == expected
+
+
+def test_a_cancel_is_heard_while_the_next_attempt_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's own wait between attempts is deaf until it ends."""
+    monkeypatch.setattr(retries, "RETRIES", [dataclasses.replace(line, delay_s=600) for line in retries.RETRIES])
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            signal.raise_signal(signal.SIGTERM)  # what "Terminate" sends
+
+    monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    assert attempts([BROKEN], resumes=True) == 1
+    assert slept == [retries.HEARING_S] * 3
+
+
+def test_a_run_that_was_ended_elsewhere_does_not_wait_on(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended, "LOOK_S", 0.0)
+    run = instance.create_run_for_job(dg.JobDefinition(graph_def=dg.GraphDefinition("g"), name="job"))
+    instance.report_run_canceled(run)
+    with pytest.raises(dg.DagsterExecutionInterruptedError, match="CANCELED"):
+        retries.wait(cast(dg.AssetExecutionContext, SimpleNamespace(instance=instance, run=run)), 600)
 
 
 def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
     """One step for all evaluations that a run asks for, so that the model is loaded once."""
     specs = [_spec(catalog, name, declared) for name, declared in catalog.evaluations.items()]
 
-    checks = [check for name in catalog.evaluations for check in check_specs(f"{PREFIX}/{name}")]
+    checks = [check for name in catalog.evaluations for check in check_specs(f"{PREFIX}/{name}", checkpoints)]
 
     @dg.multi_asset(name=PREFIX, specs=specs, check_specs=checks, can_subset=True, pool="eval")
     def eval_scores(context: dg.AssetExecutionContext, pamp: ProjectResource) -> Iterator[dg.MaterializeResult]:

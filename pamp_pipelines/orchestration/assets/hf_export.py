@@ -26,7 +26,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         group_name="evaluation",
         kinds={"huggingface", "pytorch"},
         owners=owners(catalog.models.values()),
-        check_specs=check_specs("hf_export"),
+        check_specs=check_specs("hf_export", checkpoints),
         automation_condition=AFTER_PASSED_CHECKS,
         pool="eval",
         code_version=str(STAGE_VERSION),

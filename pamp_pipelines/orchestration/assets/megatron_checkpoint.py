@@ -22,7 +22,7 @@ def megatron_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.As
         group_name="model",
         kinds={"huggingface", "megatron", "pytorch"},
         owners=owners(catalog.models.values()),
-        check_specs=check_specs("megatron_checkpoint"),
+        check_specs=check_specs("megatron_checkpoint", partitions.model),
         code_version=str(STAGE_VERSION),
         metadata=code_references(catalog, "model"),
     )

@@ -81,7 +81,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         group_name="training",
         kinds={"megatron", "pytorch"},
         owners=owners(catalog.training_configs.values()),
-        check_specs=check_specs("pretrained_checkpoint"),
+        check_specs=check_specs("pretrained_checkpoint", partitions.model_training_config),
         pool="train",
         code_version=str(STAGE_VERSION),
         freshness_policy=training_freshness(catalog),

@@ -23,7 +23,7 @@ def raw_corpus_asset(catalog: Catalog, partitions: Partitions) -> dg.AssetsDefin
         group_name="data",
         kinds={"python", "file"},
         owners=owners(catalog.corpora.values()),
-        check_specs=check_specs("raw_corpus"),
+        check_specs=check_specs("raw_corpus", partitions.corpus),
         code_version=str(STAGE_VERSION),
         metadata=code_references(catalog, "corpus"),
     )

@@ -37,7 +37,7 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         group_name="data",
         kinds={"python", "huggingface", "megatron"},
         owners=owners([*catalog.corpora.values(), *catalog.models.values()]),
-        check_specs=check_specs("tokenized_shards"),
+        check_specs=check_specs("tokenized_shards", partitions.corpus_model),
         code_version=str(STAGE_VERSION),
         metadata=code_references(catalog, "corpus", "model"),
     )
