@@ -88,12 +88,20 @@ def _model(model: list[Any], modules: list[Any]) -> Facts:
         "layers": sum(type(module).__name__ == "TransformerLayer" for module in modules),
         "parameters": sum(p.numel() for p in parameters.values()),
         "parameter_dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters.values()}),
+        "initial_deviation": _deviation(parameters),
         "biases": sorted({name.rsplit(".", 2)[-2] for name in parameters if name.endswith(".bias")}),
         "norms": sorted({type(m).__name__ for m in modules if "norm" in type(m).__name__.lower()}),
         "norm_epsilons": sorted({float(m.eps) for m in modules if isinstance(getattr(m, "eps", None), float)}),
         "attention": sorted({type(m.core_attention).__name__ for m in modules if hasattr(m, "core_attention")}),
         "sequence_parallel": sorted({m.sequence_parallel for m in modules if hasattr(m, "sequence_parallel")}),
     }
+
+
+def _deviation(parameters: dict[str, Any]) -> float | None:
+    """Standard deviation of the vocabulary's weights on this stage: as initialised, or as loaded; None without any."""
+    ends = ("word_embeddings.weight", "output_layer.weight")
+    weights = [p for name, p in parameters.items() if name.endswith(ends)]
+    return float(weights[0].detach().float().std()) if weights else None
 
 
 def _dropout(modules: list[Any]) -> Facts:

@@ -6,6 +6,8 @@ An argument that is parsed and never reaches them is this field's commonest faul
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +18,16 @@ from pamp_pipelines.training.footprint import checkpoint_bytes
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.saved import Saved
 
+FACT = re.compile(r"`(\w+)\.(\w+)`")
+
 
 @pytest.fixture(scope="module")
 def job(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
     """A run in which no value is Megatron's default."""
+    folder = tmp_path_factory.mktemp("constructed")
     return trainer.job(
-        tmp_path_factory.mktemp("constructed"),
+        folder,
+        hf_config={**trainer.job(folder).hf_config, "initializer_range": 0.05},
         iterations=4,
         # every logged iteration is later than this
         checkpoint={"interval": 100, "minutes": 1e-6},
@@ -57,7 +63,8 @@ def facts(trainer: Any, job: TrainJob) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> None:
-    assert facts["model"] == {
+    assert facts["model"]["initial_deviation"] == pytest.approx(0.05, rel=0.03)
+    assert {name: value for name, value in facts["model"].items() if name != "initial_deviation"} == {
         "layers": 4,
         # embedding and output layer padded to 384 rows
         "parameters": 2 * 384 * 64 + 64 + 4 * (2 * 64 + 64 * 64 * 2 + 2 * 32 * 64 + 3 * 64 * 128),
@@ -103,6 +110,14 @@ def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> Non
         "start_weight_decay": 0.07,
         "end_weight_decay": 0.07,
     }
+
+
+@pytest.mark.slow
+def test_every_fact_of_the_table_is_one_that_is_reported(facts: dict[str, Any]) -> None:
+    page = (Path(__file__).parents[1] / "TABLE.md").read_text()
+    named = [name for row in page.splitlines() if row.startswith("| `") for name in FACT.findall(row.split(" | ")[1])]
+    assert len(named) > 30
+    assert {f"{part}.{name}" for part, name in named} <= {f"{part}.{name}" for part in facts for name in facts[part]}
 
 
 @pytest.mark.slow
