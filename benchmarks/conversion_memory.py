@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from conversion import convert
-from conversion_plan import CONFIG, write_headers
+from conversion_plan import CONFIG, NARROW, write_headers
 
 CASES = ((8, 16), (61, 16), (8, 256), (61, 256))
-_NARROW: dict[str, Any] = {
-    "hidden_size": 128, "intermediate_size": 512, "moe_intermediate_size": 64, "num_attention_heads": 8,
-    "num_key_value_heads": 8, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
-    "v_head_dim": 32,
-}  # fmt: skip
+_SHARD_BYTES = 2_500_000
+"""About as many files as the release has; the header of one file is in memory at a time."""
 
 
 def measure(layers: int, experts: int, folder: Path) -> dict[str, Any]:
@@ -33,8 +30,8 @@ def measure(layers: int, experts: int, folder: Path) -> dict[str, Any]:
 
     source = folder / "source"
     source.mkdir()
-    config = {**CONFIG, **_NARROW, "num_hidden_layers": layers, "n_routed_experts": experts}
-    write_headers(source, config)
+    config = {**CONFIG, **NARROW, "num_hidden_layers": layers, "n_routed_experts": experts}
+    write_headers(source, config, _SHARD_BYTES)
     job = ImportJob(name="memory", id="memory", output=folder / "unused", source=source, workers=1)
     plan = describe_plan(job)
     found = convert("import", source, folder / "imported", 1)

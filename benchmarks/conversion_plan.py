@@ -32,6 +32,12 @@ CONFIG: dict[str, Any] = {
     "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
                             "weight_block_size": [128, 128]},
 }  # fmt: skip
+NARROW: dict[str, Any] = {
+    "hidden_size": 128, "intermediate_size": 512, "moe_intermediate_size": 64, "num_attention_heads": 8,
+    "num_key_value_heads": 8, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}  # fmt: skip
+"""Sizes under which the whole of it is small, but for the number of its tensors."""
 _SHARD_BYTES = 4_300_000_000
 _SIZES = {"F8_E4M3": 1, "BF16": 2, "F32": 4}
 _PLAIN = ("norm", "gate.weight", "embed_tokens", "lm_head", "shared_head.head", "eh_proj")
@@ -69,14 +75,14 @@ def tensors(config: dict[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...]]
             yield f"{name}_scale_inv", "F32", (math.ceil(shape[0] / rows), math.ceil(shape[1] / columns))
 
 
-def write_headers(directory: Path, config: dict[str, Any]) -> tuple[int, int]:
+def write_headers(directory: Path, config: dict[str, Any], shard_bytes: int = _SHARD_BYTES) -> tuple[int, int]:
     """A model directory whose weights are holes; returns the number of tensors and their bytes."""
     (directory / "config.json").write_text(json.dumps(config))
     shards: list[dict[str, Any]] = [{}]
     size = total = count = 0
     for name, dtype, shape in tensors(config):
         length = math.prod(shape) * _SIZES[dtype]
-        if size + length > _SHARD_BYTES:
+        if shards[-1] and size + length > shard_bytes:
             shards.append({})
             size = 0
         shards[-1][name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [size, size + length]}

@@ -6,8 +6,10 @@ safetensors format (https://huggingface.co/docs/safetensors): 8 bytes little-end
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ _ITEMSIZES = {d.safetensors: d.itemsize for d in DTYPES} | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HFTensor:
     """One tensor: `start` is the byte at which it begins in `file`, its elements lie there in row-major order."""
 
@@ -35,7 +37,10 @@ class HFTensor:
     shape: tuple[int, ...]
     file: Path
     start: int
-    bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * _ITEMSIZES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -61,21 +66,23 @@ def read_source(directory: Path) -> HFSource:
     config = load_hf_config(directory)
     problems: list[str] = []
     expected, files = _files(directory, problems)
+    indexed = bool(expected)
     tensors: dict[str, HFTensor] = {}
     for file in files:
         for tensor in read_header(file, problems):
             shard = expected.get(tensor.name)
             if tensor.name in tensors:
                 problems.append(f"{file}: tensor {tensor.name} is also in {tensors[tensor.name].file.name}")
-            elif expected and shard is None:
+            elif indexed and shard is None:
                 problems.append(f"{file}: tensor {tensor.name} is not in {INDEX}")
             elif shard is not None and shard != file.name:
                 problems.append(f"{file}: holds tensor {tensor.name}, which {INDEX} places in {shard}")
             else:
                 tensors[tensor.name] = tensor
+                expected.pop(tensor.name, None)  # not two copies of the names of a large model
     readable = {f.name for f in files}
     for name, shard in expected.items():
-        if shard in readable and name not in tensors:
+        if shard in readable:
             problems.append(f"{directory / shard}: tensor {name} is missing although {INDEX} places it there")
     if problems:
         raise InputError("\n".join(_summary(problems)))
@@ -93,7 +100,7 @@ def _files(directory: Path, problems: list[str]) -> tuple[dict[str, str], list[P
     if index.is_file():
         try:
             weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            pairs = {str(name): str(shard) for name, shard in weight_map.items()}
+            pairs = {str(name): sys.intern(str(shard)) for name, shard in weight_map.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{index}: no index of safetensors files ({error!r})") from None
         shards = sorted(set(pairs.values()))
@@ -153,7 +160,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _tensor(file: Path, name: str, entry: Any, data: int, size: int, problems: list[str]) -> HFTensor | None:
     try:
-        dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
+        dtype, shape = str(entry["dtype"]), _shared(tuple(int(n) for n in entry["shape"]))
         begin, end = (int(n) for n in entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         problems.append(f"{file}: tensor {name}: malformed header entry ({error!r})")
@@ -170,4 +177,10 @@ def _tensor(file: Path, name: str, entry: Any, data: int, size: int, problems: l
     if data + end > size:
         problems.append(f"{file}: truncated: tensor {name} ends at byte {data + end} of {size}; download it again")
         return None
-    return HFTensor(name, dtype, shape, file, data + begin, end - begin)
+    return HFTensor(name, sys.intern(dtype), shape, file, data + begin)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _shared(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The same shape, as one object for all tensors that have it: large models have few shapes and many tensors."""
+    return shape

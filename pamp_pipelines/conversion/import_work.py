@@ -6,18 +6,19 @@ nothing that loads. Files that were finished before it was killed lie beside the
 
 from __future__ import annotations
 
-import os
+import itertools
 import shutil
 import time
-from collections import Counter, defaultdict
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from pamp_pipelines.conversion.buckets import assign, write_plans
 from pamp_pipelines.conversion.hf_source import HFTensor
 from pamp_pipelines.conversion.importer import CHECKPOINT, TEMPLATE, model_checks, plan_of
 from pamp_pipelines.conversion.job import ImportJob
-from pamp_pipelines.conversion.layout import Layout
-from pamp_pipelines.conversion.payload import EMPTY, write_object
+from pamp_pipelines.conversion.objects import write_objects
 from pamp_pipelines.conversion.plan import COPY_BYTES, ImportPlan, workers_within
 from pamp_pipelines.conversion.processes import run_buckets
 from pamp_pipelines.conversion.progress import Progress
@@ -26,23 +27,14 @@ from pamp_pipelines.conversion.template import copy_template, has_tokenizer
 from pamp_pipelines.conversion.torch_dist import (
     RELEASE,
     StoredChunk,
-    StoredObject,
     StoredTensor,
     write_index,
     write_tracker,
 )
-from pamp_pipelines.conversion.write_chunks import ImportBucket, buckets_dir, sweep_buckets, write_bucket
+from pamp_pipelines.conversion.write_chunks import WrittenBucket, buckets_dir, sweep_buckets, write_bucket
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
-
-_COMMON: dict[str, Any] = {
-    "checkpoint_version": 3.0,
-    "iteration": 0,
-    # what the loader needs to name its keys like this file's (megatron-core 0.19.2, dist_checkpointing/utils.py)
-    "content_metadata": {"singleton_local_shards": False, "chained_optim_avoid_prefix": True},
-}
-"""Megatron's common state: an object of the checkpoint since 0.19. Without `args`: config.json decides the model."""
 
 
 def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
@@ -52,14 +44,15 @@ def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
         InputError: the source changed, or a tied embedding has a copy that differs.
     """
     assert job.source is not None
-    layout, source, plan = plan_of(job)
+    plan = plan_of(job)
+    layout, hf_tensors = plan.layout, len(plan.source.tensors)
     events.write("started", stage="import", name=job.name, total_bytes=plan.bytes, parameters=layout.parameters())
     warnings = copy_template(job.source, target / TEMPLATE)
     for copy, original in plan.equal:
         _require_equal(copy, original)
     progress = Progress(events, "import", plan.bytes)
     started = time.monotonic()
-    found = _write_checkpoint(job, layout, plan, target / CHECKPOINT, progress)
+    found = _write_checkpoint(job, plan, target / CHECKPOINT, progress)
     seconds = time.monotonic() - started
     if layout.dimensions.get("P") and not layout.prediction:
         warnings.append(
@@ -74,7 +67,7 @@ def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
         "vocab_size": layout.dimensions["V"],
         "dtypes": sorted({tensor.dtype.name for tensor in plan.tensors}),
         "tensors": len(plan.tensors),
-        "chunks": len(plan.chunks),
+        "chunks": len(plan.sizes),
         "bytes": plan.bytes,
         "seconds": round(seconds, 3),
         "gigabytes_per_second": round(plan.bytes / 1e9 / max(seconds, 1e-6), 3),
@@ -87,8 +80,8 @@ def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
         CheckResult(
             name="coverage",
             passed=True,  # plan_of raises where it does not hold
-            description=f"each of {len(source.tensors)} tensors used once, each element of the checkpoint written once",
-            metadata={"hf_tensors": len(source.tensors), "checkpoint_tensors": len(plan.tensors)},
+            description=f"each of {hf_tensors} tensors used once, each element of the checkpoint written once",
+            metadata={"hf_tensors": hf_tensors, "checkpoint_tensors": len(plan.tensors)},
         ),
         CheckResult(
             name="finite_weights",
@@ -109,44 +102,46 @@ def run_import(job: ImportJob, target: Path, events: EventLog) -> Result:
     return Result(stats=stats, checks=checks, warnings=warnings)
 
 
-def _write_checkpoint(job: ImportJob, layout: Layout, plan: ImportPlan, root: Path, progress: Progress) -> Counter[str]:
+def _write_checkpoint(job: ImportJob, plan: ImportPlan, root: Path, progress: Progress) -> Counter[str]:
     """Returns how many elements of which HF tensor are not finite."""
     directory = root / RELEASE
     directory.mkdir(parents=True)
     folder = buckets_dir(job)
     sweep_buckets(job, keep=folder)
     folder.mkdir(exist_ok=True)
-    buckets = [ImportBucket(folder / f"__{i}_0.distcp", tuple(chunks)) for i, chunks in enumerate(plan.buckets())]
+    numbers = assign(plan.sizes)
+    buckets = write_plans(plan, numbers, folder)
     written = run_buckets(write_bucket, buckets, workers_within(job.memory_bytes, job.workers, plan.bytes), progress)
     for file in (bucket.file for bucket in buckets):
         file.rename(directory / file.name)
     shutil.rmtree(folder)
-    stored: dict[str, list[StoredChunk]] = defaultdict(list)
-    for bucket in written:
-        for key, chunk in bucket.stored:
-            stored[key].append(chunk)
-    tensors = [
-        StoredTensor(t.key, t.dtype, t.shape, tuple(sorted(stored[t.key], key=lambda c: c.offset)))
-        for t in plan.tensors
-    ]
-    write_index(directory, tensors, _write_objects(directory / f"__{len(buckets)}_0.distcp", plan))
+    objects = write_objects(directory / f"__{len(buckets)}_0.distcp", plan.layout.extra_states())
+    write_index(directory, Stored(plan, numbers, [bucket.file.name for bucket in buckets], written), objects)
     write_tracker(root)
     return sum((bucket.non_finite for bucket in written), Counter[str]())
 
 
-def _write_objects(file: Path, plan: ImportPlan) -> list[StoredObject]:
-    """The common state, and an empty `_extra_state` for every module that any layer specification asks for.
+class Stored:
+    """The tensors of the checkpoint with the places of their chunks, one at a time, as often as they are asked for."""
 
-    Keys that a model does not ask for are free; one that is missing makes Megatron refuse the checkpoint. All of them
-    share one payload: a model with thousands of experts asks for tens of thousands.
-    """
-    with file.open("xb+") as stream:
-        common = write_object(stream, [_COMMON])
-        empty = write_object(stream, [EMPTY])
-        stream.flush()
-        os.fsync(stream.fileno())
-    objects = [StoredObject("common_state/shard_0_1", file.name, 0, common)]
-    return objects + [StoredObject(key, file.name, common, empty) for key in plan.extra_states]
+    def __init__(
+        self, plan: ImportPlan, numbers: Sequence[int], files: list[str], written: Sequence[WrittenBucket]
+    ) -> None:
+        self._plan, self._numbers, self._files = plan, numbers, files
+        self._starts, self._lengths = (array("Q", bytes(8 * len(numbers))) for _ in range(2))
+        for bucket in written:
+            for number, start, length in zip(bucket.numbers, bucket.starts, bucket.lengths, strict=True):
+                self._starts[number], self._lengths[number] = start, length
+
+    def __iter__(self) -> Iterator[StoredTensor]:
+        tensors = {tensor.key: tensor for tensor in self._plan.tensors}
+        places = zip(self._numbers, self._starts, self._lengths, self._plan.chunks(), strict=True)
+        for key, group in itertools.groupby(places, lambda place: place[3].key):
+            chunks = tuple(
+                StoredChunk(chunk.offset, chunk.size, self._files[bucket], start, length)
+                for bucket, start, length, chunk in group
+            )
+            yield StoredTensor(key, tensors[key].dtype, tensors[key].shape, chunks)
 
 
 def _require_equal(copy: HFTensor, original: HFTensor) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pamp_pipelines.conversion.buckets import bucket_count
 from pamp_pipelines.conversion.declared import layout_in
-from pamp_pipelines.conversion.hf_source import HFSource, read_source
+from pamp_pipelines.conversion.hf_source import read_source
 from pamp_pipelines.conversion.job import IMPORT_KIND, ImportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
@@ -46,8 +47,9 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None 
             if job.source is None:
                 _from_scratch(job, draft, on_event)
             else:
-                layout, *_ = plan_of(job)  # headers only: a wrong source is refused here, before a process is started
-                misfit = tokenizer_problem(job.source, job.name, layout.dimensions["V"])
+                # from headers only: a wrong source is refused here, before a process is started
+                vocabulary = plan_of(job).layout.dimensions["V"]
+                misfit = tokenizer_problem(job.source, job.name, vocabulary)
                 if misfit is not None:
                     on_event(event("warning", message=misfit))
                 result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
@@ -62,7 +64,7 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None 
     return draft.artifact
 
 
-def plan_of(job: ImportJob) -> tuple[Layout, HFSource, ImportPlan]:
+def plan_of(job: ImportJob) -> ImportPlan:
     """The plan of an import, from config.json and the safetensors headers.
 
     Raises:
@@ -70,24 +72,24 @@ def plan_of(job: ImportJob) -> tuple[Layout, HFSource, ImportPlan]:
     """
     assert job.source is not None
     source = read_source(job.source)
-    plan = plan_import(layout_in(job.source / "config.json", source.config), source, job.chunk_bytes)
-    return plan.layout, source, plan
+    return plan_import(layout_in(job.source / "config.json", source.config), source, job.chunk_bytes)
 
 
 def describe_plan(job: ImportJob) -> dict[str, Any]:
     """What an import would do, for `--plan`: sizes in bytes, chunks, files, and the bound of the memory used."""
-    layout, source, plan = plan_of(job)
+    plan = plan_of(job)
+    layout = plan.layout
     workers = workers_within(job.memory_bytes, job.workers, plan.bytes)
     return {
         "architecture": layout.architecture.name,
         "parameters": layout.parameters(),
-        "source_bytes": source.bytes,
+        "source_bytes": plan.source.bytes,
         "checkpoint_bytes": plan.bytes,
         "tensors": len(plan.tensors),
-        "chunks": len(plan.chunks),
-        "files": len(plan.buckets()),
+        "chunks": len(plan.sizes),
+        "files": bucket_count(plan.sizes),
         "workers": workers,
-        "peak_memory_bytes": peak_bytes(workers, len(plan.chunks)),
+        "peak_memory_bytes": peak_bytes(workers, len(plan.sizes)),
         "cannot_train": layout.architecture.unsupported(layout.config),
     }
 

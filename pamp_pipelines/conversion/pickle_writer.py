@@ -6,11 +6,12 @@ are those of protocol 2 (CPython `pickletools.py`), the protocol that torch itse
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Persistent:
 
 @dataclass
 class _Writer:
-    out: bytearray = field(default_factory=lambda: bytearray(b"\x80\x02"))
+    out: IO[bytes]
     memo: dict[Global | str, int] = field(default_factory=dict)
 
     def write(self, value: Any) -> None:
@@ -57,20 +58,20 @@ class _Writer:
                 encoded = value.encode()
                 self._once(value, b"X" + struct.pack("<I", len(encoded)) + encoded)
             case None | bool() | int() | float():
-                self.out += pickle.dumps(value, 2)[2:-1]  # between PROTO and STOP
+                self.out.write(pickle.dumps(value, 2)[2:-1])  # between PROTO and STOP
             case Call():
                 self.write(value.function)
                 self.write(value.args)
-                self.out += b"R"
+                self.out.write(b"R")
             case Instance():
                 self.write(value.cls)
-                self.out += b")\x81"
+                self.out.write(b")\x81")
                 if value.state:
                     self.write(value.state)
-                    self.out += b"b"
+                    self.out.write(b"b")
             case Persistent():
                 self.write(value.id)
-                self.out += b"Q"
+                self.out.write(b"Q")
             case tuple():
                 self._sequence(b"(", value, b"t")
             case list():
@@ -81,23 +82,30 @@ class _Writer:
                 raise TypeError(f"cannot pickle {type(value).__name__}")
 
     def _sequence(self, before: bytes, values: Iterable[Any], after: bytes) -> None:
-        self.out += before
+        self.out.write(before)
         for value in values:
             self.write(value)
-        self.out += after
+        self.out.write(after)
 
     def _once(self, key: Global | str, opcodes: bytes) -> None:
         """Names and strings repeat for every chunk: written once, referred to afterwards."""
         number = self.memo.get(key)
         if number is not None:
-            self.out += b"j" + struct.pack("<I", number)
+            self.out.write(b"j" + struct.pack("<I", number))
             return
         number = self.memo[key] = len(self.memo)
-        self.out += opcodes + b"r" + struct.pack("<I", number)
+        self.out.write(opcodes + b"r" + struct.pack("<I", number))
+
+
+def dump(value: Any, stream: IO[bytes]) -> None:
+    """Writes the pickle of plain values and of the classes above. Mappings and sequences may be lazy."""
+    stream.write(b"\x80\x02")
+    _Writer(stream).write(value)
+    stream.write(b".")
 
 
 def dumps(value: Any) -> bytes:
-    """The pickle of plain values and of the classes above."""
-    writer = _Writer()
-    writer.write(value)
-    return bytes(writer.out + b".")
+    """What `dump` writes."""
+    stream = io.BytesIO()
+    dump(value, stream)
+    return stream.getvalue()

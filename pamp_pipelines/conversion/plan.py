@@ -5,11 +5,11 @@ Every operation moves whole rows (rows.py) and both formats store rows in order,
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +30,8 @@ CHUNK_BYTES = 64 * 2**20
 COPY_BYTES = 4 * 2**20
 """Size of the buffer through which a worker copies."""
 
-_BUCKET_BYTES = 128 * 2**20
-_MAX_BUCKETS = 256
-_CHUNK_PLAN_BYTES = 3000
-"""Memory of one chunk of a plan, with its share of the source's headers (2.3 kB measured for DeepSeek-V3)."""
+_CHUNK_PLAN_BYTES = 1500
+"""Memory of one chunk in a plan: mostly the headers of its source (1.0 kB measured for DeepSeek-V3, with scales)."""
 
 _PROCESS_BYTES = 512 * 2**20
 """What one process moves in about the time in which two more would start."""
@@ -90,52 +88,47 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """All that an import writes.
+    """All that an import writes. Chunks are computed whenever they are asked for: a model may have tens of thousands.
 
     layout: what the source turned out to hold.
+    chunk_bytes: size of the largest chunk.
+    tensors: those of the checkpoint, in the order in which `chunks` goes through them.
     equal: pairs of HF tensors that must hold the same bytes (a copy of a tied embedding).
     scales: HF tensors that are the scales of another.
     ignored: HF tensors that follow from the config.
-    extra_states: keys of the empty objects.
     """
 
     layout: Layout
+    source: HFSource
+    chunk_bytes: int
     tensors: tuple[PlannedTensor, ...]
-    chunks: tuple[ChunkItem, ...]
     equal: tuple[tuple[HFTensor, HFTensor], ...]
     ignored: tuple[str, ...]
     scales: tuple[str, ...]
-    extra_states: tuple[str, ...]
+
+    def chunks(self) -> Iterator[ChunkItem]:
+        """Every chunk, tensor by tensor, those of a tensor in the order of their offsets."""
+        scaled = fp8_blocks(self.layout.config)
+        for block in self.layout.blocks():
+            yield from _chunks(self.layout, block, self.source, self.chunk_bytes, scaled)
+
+    @cached_property
+    def sizes(self) -> array[int]:
+        """Bytes of each chunk."""
+        return array("Q", (chunk.bytes for chunk in self.chunks()))
 
     @cached_property
     def bytes(self) -> int:
-        return sum(chunk.bytes for chunk in self.chunks)
-
-    def buckets(self) -> list[list[ChunkItem]]:
-        """Lists of about equally many bytes, each in the order of the source files; one becomes one file.
-
-        Their number follows from the size alone, so that the same model gives the same files on every machine.
-        """
-        count = min(_MAX_BUCKETS, max(1, math.ceil(self.bytes / _BUCKET_BYTES)))
-        buckets: list[list[ChunkItem]] = [[] for _ in range(count)]
-        loads = [(0, i) for i in range(len(buckets))]
-        for chunk in sorted(self.chunks, key=lambda c: c.bytes, reverse=True):
-            load, i = heapq.heappop(loads)
-            buckets[i].append(chunk)
-            heapq.heappush(loads, (load + chunk.bytes, i))
-        filled = [b for b in buckets if b]
-        for bucket in filled:
-            bucket.sort(key=lambda c: (c.pieces[0].file, c.pieces[0].start))
-        return filled
+        return sum(self.sizes)
 
 
 def peak_bytes(workers: int, chunks: int = 0) -> int:
     """Upper estimate of the anonymous memory of an import or export with that many worker processes.
 
-    chunks: those of the plan, which the parent holds whole and the workers in parts. A tensor never is in memory, so
-    the bound does not depend on the model's size, but for its plan.
+    chunks: those of the plan. A process computes them one at a time or those of one bucket, and a tensor never is in
+    memory, so the bound depends on the model's size by little more than the headers of its source.
     """
-    return (workers + 1) * _WORKER_BYTES + workers * 4 * COPY_BYTES + 2 * chunks * _CHUNK_PLAN_BYTES
+    return (workers + 1) * _WORKER_BYTES + workers * 4 * COPY_BYTES + chunks * _CHUNK_PLAN_BYTES
 
 
 def workers_within(budget: int, wanted: int, moved: int) -> int:
@@ -159,43 +152,42 @@ def plan_import(layout: Layout, source: HFSource, chunk_bytes: int = CHUNK_BYTES
         InputError: tensors are missing, unknown, or of another shape or type than the architecture has; all at once.
         VerificationFailed: the plan does not use every byte exactly once (a wrong table).
     """
-    problems: list[str] = []
     if not any(source.tensors.get(name) for b in _first_predictions(layout) for name in b.sources):
         layout = layout.without_prediction()
     copies = layout.copies()
     equal, ignored, scales = [], [], []
-    expected = layout.hf_shapes()
-    block = fp8_blocks(layout.config)
+    problems: list[str] = []
+    used: set[str] = set()
+    scaled = fp8_blocks(layout.config)
+    for block in layout.blocks():
+        for name, shape in zip(block.sources, block.source_shapes, strict=True):
+            tensor = source.tensors.get(name)
+            if tensor is None:
+                problems.append(f"{source.dir}: tensor {name} is missing")
+            else:
+                used.add(tensor.name)
+                problems += _tensor_problems(tensor, shape, source, scaled)
     for name, tensor in source.tensors.items():
-        if name in expected:
-            problems += _tensor_problems(tensor, expected[name], source, block)
-        elif name in copies and copies[name] in source.tensors:
+        if name in used:
+            continue
+        if name in copies and copies[name] in source.tensors:
             equal.append((tensor, source.tensors[copies[name]]))
-        elif name.endswith(fp8.SCALE_SUFFIX) and name.removesuffix(fp8.SCALE_SUFFIX) in expected:
+        elif name.endswith(fp8.SCALE_SUFFIX) and name.removesuffix(fp8.SCALE_SUFFIX) in used:
             scales.append(name)
-            weight = source.tensors.get(name.removesuffix(fp8.SCALE_SUFFIX))
-            if weight is not None and weight.dtype != fp8.STORED:
+            weight = source.tensors[name.removesuffix(fp8.SCALE_SUFFIX)]
+            if weight.dtype != fp8.STORED:
                 problems.append(f"{tensor.file}: tensor {name} scales {weight.name}, which is {weight.dtype}")
         elif layout.architecture.is_derived(name):
             ignored.append(name)
         else:
             problems.append(f"{tensor.file}: tensor {name} is unknown to architecture {layout.architecture.name}")
-    problems += [f"{source.dir}: tensor {name} is missing" for name in expected if name not in source.tensors]
     if problems:
         raise InputError(
             "\n".join(problems[:_LISTED] + [f"… and {len(problems) - _LISTED} more"] * (len(problems) > _LISTED))
         )
-    blocks = list(layout.blocks())
-    plan = ImportPlan(
-        layout,
-        tuple(_tensors(layout, blocks, source)),
-        tuple(chunk for b in blocks for chunk in _chunks(layout, b, source, chunk_bytes, block)),
-        tuple(equal),
-        tuple(ignored),
-        tuple(scales),
-        tuple(layout.extra_states()),
-    )
-    if wrong := coverage_problems(plan, source):
+    tensors = tuple(_tensors(layout, source))
+    plan = ImportPlan(layout, source, chunk_bytes, tensors, tuple(equal), tuple(ignored), tuple(scales))
+    if wrong := coverage_problems(plan):
         raise VerificationFailed("\n".join([f"{source.dir}: the import would not be complete", *wrong]))
     return plan
 
@@ -232,22 +224,19 @@ def _stored_dtype(source: HFSource, name: str) -> DType:
     return fp8.TARGET if spelled == fp8.STORED else _WEIGHTS[spelled]
 
 
-def _tensors(layout: Layout, blocks: Iterable[Block], source: HFSource) -> Iterator[PlannedTensor]:
+def _tensors(layout: Layout, source: HFSource) -> Iterator[PlannedTensor]:
     """One type for each key: a checkpoint tensor, unlike a list of HF tensors, cannot mix them."""
-    types: dict[str, set[DType]] = defaultdict(set)
-    for block in blocks:
-        types[layout.key(block.entry, block.layer)] |= {_stored_dtype(source, name) for name in block.sources}
-    mixed = [
-        f"{source.dir}: the tensors of {key} are {' and '.join(sorted(d.safetensors for d in found))}; "
-        "save the model in one type first"
-        for key, found in types.items()
-        if len(found) > 1
-    ]
+    mixed = []
+    for key, blocks in itertools.groupby(layout.blocks(), lambda block: layout.key(block.entry, block.layer)):
+        types: set[DType] = set()
+        for block in blocks:
+            types |= {_stored_dtype(source, name) for name in block.sources}
+        if len(types) > 1:
+            spelled = " and ".join(sorted(dtype.safetensors for dtype in types))
+            mixed.append(f"{source.dir}: the tensors of {key} are {spelled}; save the model in one type first")
+        yield PlannedTensor(key, layout.shape(block.entry), min(types, key=lambda dtype: dtype.name))
     if mixed:
         raise InputError("\n".join(mixed))
-    for _, key, shape in layout.tensors():
-        (dtype,) = types[key]
-        yield PlannedTensor(key, shape, dtype)
 
 
 def _chunks(
@@ -285,27 +274,36 @@ def _windows(block: Block, rows: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + rows, high)
 
 
-def coverage_problems(plan: ImportPlan, source: HFSource) -> list[str]:
+def coverage_problems(plan: ImportPlan) -> list[str]:
     """Proof of completeness from the plan alone, independent of how it was made.
 
     Each byte of each HF tensor is used exactly once, each element of each checkpoint tensor is written exactly once.
+    An HF tensor lies within one checkpoint tensor, so one of these at a time is looked at.
     """
     problems = []
-    used: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    boxes: dict[str, list[tuple[Shape, Shape]]] = defaultdict(list)
-    for chunk in plan.chunks:
-        boxes[chunk.key].append((chunk.offset, chunk.size))
-        for piece in chunk.pieces:
-            used[piece.tensor].append((piece.start, piece.bytes))
-        if sum(piece.written_bytes for piece in chunk.pieces) != chunk.bytes:
-            problems.append(f"{chunk.key} at {list(chunk.offset)}: the pieces do not fill the chunk")
-    left_out = {tensor.name for tensor, _ in plan.equal} | {*plan.ignored, *plan.scales}
-    for name, tensor in source.tensors.items():
-        if name not in left_out and (problem := interval_problem(tensor.start, tensor.bytes, used[name])):
-            problems.append(f"{name}: {problem}")
-    shapes = {tensor.key: tensor.shape for tensor in plan.tensors}
-    for key in sorted(shapes.keys() | boxes.keys()):
-        problem = tiling_problem(shapes.get(key, ()), boxes[key])
-        if problem:
+    source, shapes = plan.source, {tensor.key: tensor.shape for tensor in plan.tensors}
+    left = source.tensors.keys() - {tensor.name for tensor, _ in plan.equal} - {*plan.ignored, *plan.scales}
+    unwritten = set(shapes)
+    for key, chunks in itertools.groupby(plan.chunks(), lambda chunk: chunk.key):
+        used: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        boxes = []
+        for chunk in chunks:
+            boxes.append((chunk.offset, chunk.size))
+            for piece in chunk.pieces:
+                used[piece.tensor].append((piece.start, piece.bytes))
+            if sum(piece.written_bytes for piece in chunk.pieces) != chunk.bytes:
+                problems.append(f"{key} at {list(chunk.offset)}: the pieces do not fill the chunk")
+        if key not in unwritten:
+            problems.append(f"{key}: is written twice")
+        elif problem := tiling_problem(shapes[key], boxes):
             problems.append(f"{key}: {problem}")
-    return problems
+        unwritten.discard(key)
+        for name, intervals in used.items():
+            tensor = source.tensors[name]
+            if name not in left:
+                problems.append(f"{name}: is used twice, or follows from another tensor")
+            elif problem := interval_problem(tensor.start, tensor.bytes, intervals):
+                problems.append(f"{name}: {problem}")
+        left -= used.keys()
+    problems += [f"{key}: nothing is written" for key in sorted(unwritten)]
+    return problems + [f"{name}: is not used" for name in sorted(left)]

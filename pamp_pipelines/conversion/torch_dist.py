@@ -9,7 +9,7 @@ Read from torch 2.13 `distributed/checkpoint/{metadata,filesystem}.py` and megat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from typing import Any
 from pamp_pipelines.conversion import restricted_pickle
 from pamp_pipelines.conversion.coverage import Shape
 from pamp_pipelines.conversion.dtypes import DType, by_name
-from pamp_pipelines.conversion.pickle_writer import Call, Global, Instance, dumps
+from pamp_pipelines.conversion.pickle_writer import Call, Global, Instance, dump
 from pamp_pipelines.conversion.restricted_pickle import Inert
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.atomic import write_bytes, write_json
+from pamp_pipelines.lake.atomic import write_bytes, write_json, writing
 
 METADATA = ".metadata"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -176,9 +176,13 @@ def _also(files: list[str], at_most: int = 5) -> str:
 
 
 def write_index(directory: Path, tensors: Iterable[StoredTensor], objects: Iterable[StoredObject]) -> None:
-    """Writes `metadata.json`, then `.metadata`: a checkpoint without its last file loads nowhere."""
+    """Writes `metadata.json`, then `.metadata`: a checkpoint without its last file loads nowhere.
+
+    tensors: gone through twice, one at a time.
+    """
     write_json(directory / "metadata.json", {"sharded_backend": "torch_dist", "sharded_backend_version": 1})
-    write_bytes(directory / METADATA, dumps(_metadata(tensors, objects)))
+    with writing(directory / METADATA) as stream:
+        dump(_metadata(tensors, objects), stream)
 
 
 def write_tracker(root: Path, name: str = RELEASE) -> None:
@@ -187,8 +191,20 @@ def write_tracker(root: Path, name: str = RELEASE) -> None:
 
 
 def _metadata(tensors: Iterable[StoredTensor], objects: Iterable[StoredObject]) -> Instance:
-    state: dict[str, Instance] = {}
-    storage = _Pairs()
+    origin: dict[str, Any] = {"checkpoint_id": None, "save_id": None, "load_id": None, "modules": []}
+    return Instance(
+        Global(_DCP, "Metadata"),
+        {
+            "state_dict_metadata": _Pairs(lambda: _described(tensors, objects)),
+            "planner_data": None,
+            "storage_data": _Pairs(lambda: _stored(tensors, objects)),
+            "storage_meta": Instance(Global(_DCP, "StorageMeta"), origin),
+            "version": None,
+        },
+    )
+
+
+def _described(tensors: Iterable[StoredTensor], objects: Iterable[StoredObject]) -> Iterator[tuple[str, Instance]]:
     for tensor in tensors:
         if tensor.dtype is None:
             raise ValueError(f"{tensor.key} has no dtype")
@@ -208,23 +224,23 @@ def _metadata(tensors: Iterable[StoredTensor], objects: Iterable[StoredObject]) 
             "size": _size(tensor.shape),
             "chunks": chunks,
         }
-        state[tensor.key] = Instance(Global(_DCP, "TensorStorageMetadata"), fields)
-        for chunk in tensor.chunks:
-            storage.add(tensor.key, _size(chunk.offset), chunk.file, chunk.start, chunk.length)
+        yield tensor.key, Instance(Global(_DCP, "TensorStorageMetadata"), fields)
     for item in objects:
-        state[item.key] = Instance(Global(_DCP, "BytesStorageMetadata"), None)
-        storage.add(item.key, None, item.file, item.start, item.length)
-    origin: dict[str, Any] = {"checkpoint_id": None, "save_id": None, "load_id": None, "modules": []}
-    return Instance(
-        Global(_DCP, "Metadata"),
-        {
-            "state_dict_metadata": state,
-            "planner_data": None,
-            "storage_data": storage,
-            "storage_meta": Instance(Global(_DCP, "StorageMeta"), origin),
-            "version": None,
-        },
-    )
+        yield item.key, Instance(Global(_DCP, "BytesStorageMetadata"), None)
+
+
+def _stored(tensors: Iterable[StoredTensor], objects: Iterable[StoredObject]) -> Iterator[tuple[Instance, Instance]]:
+    for tensor in tensors:
+        for chunk in tensor.chunks:
+            yield _place(tensor.key, _size(chunk.offset), chunk)
+    for item in objects:
+        yield _place(item.key, None, item)
+
+
+def _place(key: str, offset: Call | None, place: StoredChunk | StoredObject) -> tuple[Instance, Instance]:
+    index = Instance(_INDEX, {"fqn": key, "index": None, "offset": offset})
+    info = {"relative_path": place.file, "offset": place.start, "length": place.length}
+    return index, Instance(_STORAGE_INFO, info)
 
 
 def _size(shape: Shape) -> Call:
@@ -232,24 +248,22 @@ def _size(shape: Shape) -> Call:
 
 
 class _Pairs(Mapping[Any, Any]):
-    """Items of a dict whose keys cannot be hashed here: they become hashable only where torch unpickles them."""
+    """Items of a dict, made one at a time: that of a large model would take more memory than all else.
 
-    def __init__(self) -> None:
-        self._items: list[tuple[Instance, Instance]] = []
+    Nor can the keys of one be hashed here: they become hashable only where torch unpickles them.
+    """
 
-    def add(self, key: str, offset: Call | None, file: str, start: int, length: int) -> None:
-        index = Instance(_INDEX, {"fqn": key, "index": None, "offset": offset})
-        place = Instance(_STORAGE_INFO, {"relative_path": file, "offset": start, "length": length})
-        self._items.append((index, place))
+    def __init__(self, pairs: Callable[[], Iterator[tuple[Any, Any]]]) -> None:
+        self._pairs = pairs
 
     def items(self) -> Any:
-        return self._items
+        return self._pairs()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return sum(1 for _ in self._pairs())
 
     def __iter__(self) -> Any:
-        return (key for key, _ in self._items)
+        return (key for key, _ in self._pairs())
 
     def __getitem__(self, key: Any) -> Any:
         raise KeyError(key)

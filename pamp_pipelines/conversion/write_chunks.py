@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,12 +16,12 @@ import numpy as np
 
 from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.bits import non_finite
+from pamp_pipelines.conversion.buckets import ImportBucket, read_plan
 from pamp_pipelines.conversion.dequantise import dequantise
 from pamp_pipelines.conversion.job import ImportJob
 from pamp_pipelines.conversion.payload import write_tensor
 from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem, Piece
 from pamp_pipelines.conversion.processes import Report
-from pamp_pipelines.conversion.torch_dist import StoredChunk
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
 
@@ -29,18 +30,15 @@ _WIDEST = 8
 
 
 @dataclass(frozen=True)
-class ImportBucket:
-    """The chunks that one process writes into `file`."""
-
-    file: Path
-    chunks: tuple[ChunkItem, ...]
-
-
-@dataclass(frozen=True)
 class WrittenBucket:
-    """stored: where each chunk lies now, by checkpoint key. non_finite: infinities and NaNs found, by HF name."""
+    """Where the chunks of a bucket lie now. numbers: theirs in the plan. starts, lengths: bytes of the file.
 
-    stored: tuple[tuple[str, StoredChunk], ...]
+    non_finite: infinities and NaNs found, by HF name.
+    """
+
+    numbers: array[int]
+    starts: array[int]
+    lengths: array[int]
     non_finite: Counter[str]
 
 
@@ -115,50 +113,50 @@ def write_bucket(bucket: ImportBucket, report: Report) -> WrittenBucket:
 
     A file whose receipt is there, from an import that was killed later, is left as it is.
     """
+    planned = read_plan(bucket.plan)
+    numbers = array("Q", (number for number, _ in planned))
+    chunks = [chunk for _, chunk in planned]
     receipt = bucket.file.with_suffix(".json")
-    if (found := _finished(bucket, receipt)) is not None:
-        report(sum(chunk.bytes for chunk in bucket.chunks))
+    if (found := _finished(bucket.file, numbers, chunks, receipt)) is not None:
+        report(bucket.bytes)
         return found
     receipt.unlink(missing_ok=True)
     bucket.file.unlink(missing_ok=True)
     reader = _Reader(report)
-    stored = []
-    start = 0
+    starts, lengths = array("Q"), array("Q")
+    end = 0
     try:
         with bucket.file.open("xb+") as stream:
-            for chunk in bucket.chunks:
-                length = write_tensor(stream, chunk.dtype, chunk.size, reader.blocks(chunk))
-                stored.append((chunk.key, StoredChunk(chunk.offset, chunk.size, bucket.file.name, start, length)))
-                start += length
+            for chunk in chunks:
+                starts.append(end)
+                lengths.append(write_tensor(stream, chunk.dtype, chunk.size, reader.blocks(chunk)))
+                end += lengths[-1]
             stream.flush()
             os.fsync(stream.fileno())
     finally:
         reader.close()
-    places = [[chunk.start, chunk.length] for _, chunk in stored]
-    content = {"bytes": start, "chunks": _digest(bucket), "places": places, "non_finite": dict(reader.non_finite)}
+    places = list(zip(starts, lengths, strict=True))
+    content = {"bytes": end, "chunks": _digest(chunks), "places": places, "non_finite": dict(reader.non_finite)}
     write_json(receipt, content)
-    return WrittenBucket(tuple(stored), reader.non_finite)
+    return WrittenBucket(numbers, starts, lengths, reader.non_finite)
 
 
-def _finished(bucket: ImportBucket, receipt: Path) -> WrittenBucket | None:
+def _finished(file: Path, numbers: array[int], chunks: list[ChunkItem], receipt: Path) -> WrittenBucket | None:
     """What a receipt says, where it is that of these chunks and the file is whole."""
     try:
         found = json.loads(receipt.read_text())
-        if found["chunks"] != _digest(bucket) or found["bytes"] != bucket.file.stat().st_size:
+        if found["chunks"] != _digest(chunks) or found["bytes"] != file.stat().st_size:
             return None
-        stored = tuple(
-            (chunk.key, StoredChunk(chunk.offset, chunk.size, bucket.file.name, start, length))
-            for chunk, (start, length) in zip(bucket.chunks, found["places"], strict=True)
-        )
-        return WrittenBucket(stored, Counter(found["non_finite"]))
+        starts, lengths = (array("Q", values) for values in zip(*found["places"], strict=True))
+        return WrittenBucket(numbers, starts, lengths, Counter(found["non_finite"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # absent, or cut short with the import that wrote it
 
 
-def _digest(bucket: ImportBucket) -> str:
+def _digest(chunks: list[ChunkItem]) -> str:
     """Tells plans apart: a newer version of this package may cut or order the same model otherwise."""
     hashed = hashlib.sha256()
-    for chunk in bucket.chunks:
+    for chunk in chunks:
         pieces = [(piece.tensor, piece.start, piece.bytes, piece.scale is not None) for piece in chunk.pieces]
         hashed.update(repr((chunk.key, chunk.offset, chunk.size, chunk.dtype.name, pieces)).encode())
     return hashed.hexdigest()

@@ -6,8 +6,9 @@ import errno
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def fsync_dir(path: Path) -> None:
@@ -27,14 +28,15 @@ def fsync_file(path: Path) -> None:
         os.close(fd)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically; readers see the old file or the new one."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose content becomes ``path`` when the block ends well; readers see the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(fd, "wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         # mkstemp gives 0600; artifacts are shared with the group and read by others
@@ -45,6 +47,12 @@ def write_bytes(path: Path, data: bytes) -> None:
             temporary.unlink()
         raise
     fsync_dir(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` atomically; readers see the old file or the new one."""
+    with writing(path) as stream:
+        stream.write(data)
 
 
 def write_text(path: Path, text: str) -> None:

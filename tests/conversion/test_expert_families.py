@@ -30,7 +30,7 @@ _COMMON: dict[str, Any] = {
 }  # fmt: skip
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 28}
 _LATENT = {
-    "num_key_value_heads": 6, "kv_lora_rank": 22, "qk_nope_head_dim": 14, "qk_rope_head_dim": 6, "v_head_dim": 10,
+    "num_key_value_heads": 6, "kv_lora_rank": 24, "qk_nope_head_dim": 14, "qk_rope_head_dim": 6, "v_head_dim": 10,
     "moe_intermediate_size": 28, "n_routed_experts": 8, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -42,13 +42,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "qwen3_moe": {"model_type": "qwen3_moe", "head_dim": 20, **_EXPERTS, "norm_topk_prob": True},
     "qwen3_moe-mixed": {"model_type": "qwen3_moe", "head_dim": 20, **_EXPERTS, "mlp_only_layers": [1]},
-    "deepseek_v2": {"model_type": "deepseek_v2", **_LATENT, "q_lora_rank": 26, "n_shared_experts": 2},
-    "deepseek_v2-lite": {"model_type": "deepseek_v2", **_LATENT, "q_lora_rank": None, "n_shared_experts": 2},
+    "deepseek_v2": {"model_type": "deepseek_v2", **_LATENT, "q_lora_rank": 26, "n_shared_experts": 3},
+    "deepseek_v2-lite": {"model_type": "deepseek_v2", **_LATENT, "q_lora_rank": None, "n_shared_experts": 3},
     "deepseek_v3": {
-        "model_type": "deepseek_v3", **_LATENT, "q_lora_rank": 26, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+        "model_type": "deepseek_v3", **_LATENT, "q_lora_rank": 26, "n_shared_experts": 3, "n_group": 4, "topk_group": 2,
     },
     "moonlight": {
-        "model_type": "deepseek_v3", **_LATENT, "q_lora_rank": None, "n_shared_experts": 2, "n_group": 1,
+        "model_type": "deepseek_v3", **_LATENT, "q_lora_rank": None, "n_shared_experts": 3, "n_group": 1,
         "topk_group": 1,
     },
 }  # fmt: skip
@@ -356,7 +356,7 @@ def test_arguments_of_deepseek_v3() -> None:
     assert arguments["moe_router_score_function"] == "sigmoid"
     assert arguments["moe_router_topk_scaling_factor"] == 2.5
     assert (arguments["moe_router_num_groups"], arguments["moe_router_group_topk"]) == (4, 2)
-    assert arguments["moe_shared_expert_intermediate_size"] == 28
+    assert arguments["moe_shared_expert_intermediate_size"] == 3 * 28
     assert arguments["q_lora_rank"] == 26
     assert "q_lora_rank" not in megatron_arguments(config_of("moonlight"))
     assert "moe_router_num_groups" not in megatron_arguments(config_of("moonlight"))

@@ -163,9 +163,9 @@ def test_copy_of_a_tied_embedding(build: Any, imported: Callable[..., Path], tmp
 def test_several_processes_write_what_one_writes(
     build: Any, imported: Callable[..., Path], exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pamp_pipelines.conversion import plan
+    from pamp_pipelines.conversion import buckets, plan
 
-    monkeypatch.setattr(plan, "_BUCKET_BYTES", 100_000)
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 100_000)
     source = build("llama", False, "bfloat16")
     one = imported(source, chunk_bytes=20_000)
     monkeypatch.setattr(plan, "_PROCESS_BYTES", 1000)

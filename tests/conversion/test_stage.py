@@ -199,11 +199,11 @@ def test_a_rerun_writes_only_what_is_not_finished(
     config_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third of four files fails; the second run finds two receipts, and a file whose receipt is another's."""
-    from pamp_pipelines.conversion import plan, write_chunks
+    from pamp_pipelines.conversion import buckets, write_chunks
     from pamp_pipelines.conversion.import_work import run_import
     from pamp_pipelines.lake.events import EventLog
 
-    monkeypatch.setattr(plan, "_BUCKET_BYTES", 100_000)
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 100_000)
     source = write_model(tmp_path / "source", config_of("llama"))
     log, written = EventLog(tmp_path / "events.jsonl"), []
     original = write_chunks.write_tensor
@@ -262,7 +262,7 @@ def test_index_and_tracker_come_last(config_of: Any, tmp_path: Path, monkeypatch
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_work, "_write_objects", dies)
+    monkeypatch.setattr(import_work, "write_objects", dies)
     with pytest.raises(KeyboardInterrupt):
         import_work.run_import(job, target, EventLog(tmp_path / "events.jsonl"))
     files = {f.name for f in target.rglob("*") if f.is_file()}
