@@ -1,8 +1,9 @@
 """A checkpoint seen through an index of our own: all of it, or its first layers. No weight is copied.
 
-Megatron and torch open the `.metadata` of a checkpoint with plain pickle. Here the original is read by the restricted
-reader, and what they open is an index written by this package, beside links to the original's payload files. That also
-is how a model of N layers loads the first N rows of tensors that are stacked over all layers.
+Megatron and torch open the `.metadata` of a checkpoint and its objects with plain pickle. Here the original's index is
+read by the restricted reader, its objects are not read at all, and what they open is an index and empty objects written
+by this package, beside links to the original's payload files. That also is how a model of N layers loads the first N
+rows of tensors that are stacked over all layers.
 
 Axes: L  layers of the checkpoint; the leading axis of every stacked tensor
 """
@@ -15,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pamp_pipelines.conversion.objects import write_objects
 from pamp_pipelines.conversion.torch_dist import (
     StoredCheckpoint,
     StoredChunk,
-    StoredObject,
     StoredTensor,
     read_checkpoint,
     write_index,
@@ -29,6 +30,9 @@ STACKED = "decoder.layers."
 _OWN = re.compile(r"decoder\.layers\.(?P<layer>\d+)\.")
 """Begin of a key that belongs to one layer: where layers differ, Megatron does not stack them."""
 _OBJECT = re.compile(r"(?P<key>.+)/shard_(?P<layer>\d+)(?P<expert>\.\d+)?_(?P<layers>\d+)(?P<experts>\.\d+)?")
+_EXTRA_STATE = "._extra_state/"
+_OBJECTS = "objects.distcp"
+"""The only payload file that is no link. Megatron's own are called `__<rank>_<number>.distcp`."""
 _LEFT_OUT = ("optimizer.", "rng_state", "rerun_state", "mtp.")
 """No weights, or weights that neither training nor transformers loads: multi-token prediction."""
 
@@ -46,13 +50,14 @@ def link_weights(checkpoint: Path, target: Path, *, layers: int | None = None) -
     """
     stored = read_checkpoint(checkpoint)
     tensors = [t for t in stored.tensors.values() if t.dtype is not None and not t.key.startswith(_LEFT_OUT)]
-    objects = [o for o in stored.objects.values() if not o.key.startswith(_LEFT_OUT)]
+    states = [key for key in stored.objects if _EXTRA_STATE in key and not key.startswith(_LEFT_OUT)]
     if layers is not None:
         tensors = [_first_rows(t, layers, checkpoint) for t in tensors if _layer_of(t.key) < layers]
-        objects = list(_first_objects(objects, layers))
+        states = list(_first_states(states, layers))
     target.mkdir(parents=True)
-    for file in sorted({c.file for t in tensors for c in t.chunks} | {o.file for o in objects}):
+    for file in sorted({c.file for t in tensors for c in t.chunks}):
         (target / file).symlink_to((checkpoint / file).resolve())
+    objects = write_objects(target / _OBJECTS, states)
     write_index(target, tensors, objects)
     return StoredCheckpoint(target, {t.key: t for t in tensors}, {o.key: o for o in objects})
 
@@ -81,15 +86,15 @@ def _within(chunk: StoredChunk, layers: int, tensor: StoredTensor, checkpoint: P
     return end <= layers
 
 
-def _first_objects(objects: list[StoredObject], layers: int) -> Iterator[StoredObject]:
-    for item in objects:
-        match = _OBJECT.fullmatch(item.key)
-        if not item.key.startswith(STACKED) or match is None or _OWN.match(item.key):
-            if _layer_of(item.key) < layers:
-                yield item
+def _first_states(keys: list[str], layers: int) -> Iterator[str]:
+    for key in keys:
+        match = _OBJECT.fullmatch(key)
+        if not key.startswith(STACKED) or match is None or _OWN.match(key):
+            if _layer_of(key) < layers:
+                yield key
         elif int(match["layer"]) < layers:
             expert, experts = match["expert"] or "", match["experts"] or ""
-            yield replace(item, key=f"{match['key']}/shard_{match['layer']}{expert}_{layers}{experts}")
+            yield f"{match['key']}/shard_{match['layer']}{expert}_{layers}{experts}"
 
 
 def first_layers_config(config: dict[str, Any], layers: int | None) -> dict[str, Any]:

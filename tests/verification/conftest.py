@@ -16,7 +16,13 @@ from safetensors.numpy import save_file
 from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import plain_import_job
 from pamp_pipelines.conversion.layout import layout_of
-from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, StoredTensor, read_checkpoint, write_index
+from pamp_pipelines.conversion.torch_dist import (
+    StoredCheckpoint,
+    StoredObject,
+    StoredTensor,
+    read_checkpoint,
+    write_index,
+)
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.job import Division, ParityCase
 from pamp_pipelines.verification.parity import forward_parity
@@ -67,16 +73,18 @@ def _family(name: str, theta: float, *, tied: bool, **more: Any) -> dict[str, An
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": _family("Llama", 7654.0, tied=False, head_dim=10),
-    "llama-tied": _family("Llama", 4321.0, tied=True),
-    "llama-scaled": _family("Llama", 876.0, tied=False, rope_parameters={"rope_type": "llama3", **_LLAMA3}),
+    "llama-tied": _family("Llama", 4321.0, tied=True, head_dim=14),
+    "llama-scaled": _family(
+        "Llama", 876.0, tied=False, head_dim=10, rope_parameters={"rope_type": "llama3", **_LLAMA3}
+    ),
     "mistral": _family("Mistral", 3456.0, tied=False, sliding_window=None, head_dim=14),
-    "qwen2": _family("Qwen2", 23456.0, tied=True),
+    "qwen2": _family("Qwen2", 23456.0, tied=True, head_dim=12),
     "qwen3": _family("Qwen3", 9876.0, tied=False, head_dim=12),
     "llama-linear": _family("Llama", 6543.0, tied=False, rope_parameters={"rope_type": "linear", "factor": 3.0}),
     "qwen2-yarn": _family("Qwen2", 7645.0, tied=False, rope_parameters={"rope_type": "yarn", **_YARN}),
     "mixtral": _family("Mixtral", 5432.0, tied=False, head_dim=14, sliding_window=None, num_local_experts=5),
     "qwen2_moe": _family(
-        "Qwen2Moe", 8765.0, tied=False, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+        "Qwen2Moe", 8765.0, tied=False, head_dim=10, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
         shared_expert_intermediate_size=36, norm_topk_prob=False, sliding_window=None,
     ),
     "qwen3_moe": _family(
@@ -88,21 +96,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
         norm_topk_prob=False, mlp_only_layers=[1],
     ),
     "deepseek_v2": _family(
-        "DeepseekV2", 4567.0, tied=False, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3,
-        n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.3, topk_method="greedy", **_LATENT,
+        "DeepseekV2", 4567.0, tied=False, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3,
+        n_shared_experts=3, first_k_dense_replace=1, routed_scaling_factor=1.3, topk_method="greedy", **_LATENT,
         rope_parameters={"rope_type": "yarn", **_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
     ),
     "deepseek_v3": _family(
-        "DeepseekV3", 5678.0, tied=False, q_lora_rank=26, n_routed_experts=12, num_experts_per_tok=4, n_group=4,
-        topk_group=2, n_shared_experts=1, first_k_dense_replace=1, **_LATENT,
+        "DeepseekV3", 5678.0, tied=False, q_lora_rank=30, n_routed_experts=12, num_experts_per_tok=4, n_group=4,
+        topk_group=2, n_shared_experts=3, first_k_dense_replace=1, **_LATENT,
         rope_parameters={"rope_type": "yarn", **_YARN, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 0.8},
     ),
     "moonlight": _family(
         "DeepseekV3", 3210.0, tied=False, q_lora_rank=None, n_routed_experts=9, num_experts_per_tok=4, n_group=1,
-        topk_group=1, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=2.446, **_LATENT,
+        topk_group=1, n_shared_experts=3, first_k_dense_replace=1, routed_scaling_factor=2.446, **_LATENT,
     ),
 }  # fmt: skip
 """config.json of each; hidden / heads is 8."""
+
+SIZED_BY_HEADS = ("llama-linear", "qwen2-yarn")
+"""Those without head_dim, as most releases are: their queries are as wide as the model."""
 
 
 def randomised(family: str, seed: int) -> dict[str, Any]:
@@ -155,18 +166,18 @@ DIVIDED: dict[str, tuple[dict[str, Any], tuple[Division, ...]]] = {
         (Division(tensor=4), Division(tensor=2, pipeline=2), Division(pipeline=4)),
     ),
     "qwen3-151669": (
-        {**FAMILIES["qwen3"], **_DIVISIBLE, "vocab_size": 151_669, "hidden_size": 8, "tie_word_embeddings": True},
+        {**FAMILIES["qwen3"], **_DIVISIBLE, "vocab_size": 151_669, "hidden_size": 20, "tie_word_embeddings": True},
         (Division(tensor=4), Division(pipeline=2)),
     ),
     "qwen3_moe": (
-        {**FAMILIES["qwen3_moe"], **_DIVISIBLE, "num_experts": 8},
+        {**FAMILIES["qwen3_moe"], **_DIVISIBLE, "num_experts": 20},
         tuple(
             Division(tensor=t, pipeline=p, expert=e)
             for t, p, e in ((1, 1, 2), (1, 1, 4), (1, 2, 2), (2, 1, 2), (2, 2, 2), (4, 1, 1))
         ),
     ),
     "deepseek_v3": (
-        {**FAMILIES["deepseek_v3"], **_DIVISIBLE, "num_key_value_heads": 8, "q_lora_rank": 28, "kv_lora_rank": 24},
+        {**FAMILIES["deepseek_v3"], **_DIVISIBLE, "num_key_value_heads": 8, "q_lora_rank": 44, "kv_lora_rank": 24},
         (Division(tensor=4), Division(expert=4), Division(tensor=2, pipeline=2), Division(tensor=2, expert=2)),
     ),
 }
@@ -242,6 +253,32 @@ def with_tensors(model: Model, target: Path, change: Callable[[dict[str, StoredT
     return target
 
 
+class Evil:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return exec, (f"open({str(self.mark)!r}, 'w').close()",)
+
+
+def with_evil_objects(model: Model, target: Path) -> Path:
+    """A copy of a model's checkpoint, all objects of which are pickles that make the file `was-run` in `target`."""
+    import io
+
+    import torch
+
+    checkpoint = with_tensors(model, target, lambda tensors: None)
+    payload = io.BytesIO()
+    torch.save([Evil(target / "was-run")], payload)
+    (target / "evil.distcp").write_bytes(payload.getvalue())
+    stored = read_checkpoint(checkpoint)
+    objects = [StoredObject(key, "evil.distcp", 0, len(payload.getvalue())) for key in stored.objects]
+    write_index(target, stored.tensors.values(), objects)
+    return checkpoint
+
+
 def swap_gate_and_up(tensors: dict[str, StoredTensor]) -> None:
     """Let the halves of the first layer's joined projection point to each other's bytes."""
     key = "decoder.layers.mlp.linear_fc1.weight"
@@ -252,7 +289,15 @@ def swap_gate_and_up(tensors: dict[str, StoredTensor]) -> None:
 
 
 @pytest.fixture(scope="session")
-def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, CheckResult]]:
+def evil(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose objects run code when they are unpickled."""
+    return with_evil_objects(models["llama"], tmp_path_factory.mktemp("evil") / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def verdicts(
+    models: dict[str, Model], evil: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, CheckResult]]:
     """Verdicts by case and check: every family as it is, and damaged in one way each. One start of Megatron for all."""
     root = tmp_path_factory.mktemp("damaged")
     llama, qwen2 = models["llama"], models["qwen2"]
@@ -285,6 +330,7 @@ def verdicts(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory)
         ),
         case("epsilon", llama, template=with_config(llama, root / "eps", lambda c: c.update(rms_norm_eps=1e-3))),
         case("swapped gate and up", llama, checkpoint=with_tensors(llama, root / "swap", swap_gate_and_up)),
+        case("code in the objects", llama, checkpoint=evil),
         case("missing bias", qwen2, checkpoint=with_tensors(qwen2, root / "bias", lambda t: t.pop(bias) and None)),
         case("unknown bias", llama, checkpoint=with_tensors(llama, root / "extra", lambda t: _add(t, bias, qwen2))),
         case("too few layers", llama, layers=LAYERS, checkpoint=with_tensors(llama, root / "layers", _two_layers)),

@@ -1,5 +1,9 @@
 """Megatron's forward pass against Hugging Face's: right models agree closely, each kind of damage is seen."""
 
+import pickle
+import zipfile
+from pathlib import Path
+
 import pytest
 
 from pamp_pipelines.lake.manifest import CheckResult
@@ -96,3 +100,11 @@ def test_weights_that_do_not_fit_are_named(verdicts: Verdicts, damage: str, word
     logits = verdicts[damage][LOGITS]
     assert not logits.passed
     assert words in logits.description
+
+
+def test_code_in_the_objects_of_a_checkpoint_is_not_run(verdicts: Verdicts, evil: Path) -> None:
+    assert verdicts["code in the objects"][LOGITS].passed
+    assert not (evil / "was-run").exists()
+    pickled = zipfile.ZipFile(evil / "evil.distcp").read("archive/data.pkl")
+    pickle.loads(pickled)
+    assert (evil / "was-run").exists(), "the objects are harmless, so the test proves nothing"

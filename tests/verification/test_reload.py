@@ -48,7 +48,7 @@ def test_the_sizes_that_are_tried_divide_the_model(family: str) -> None:
         ("llama", Division(tensor=3), ["3 is neither a divisor nor a multiple of 2 KV heads", "axis F of 88"]),
         ("llama", Division(pipeline=2), ["2 stages do not divide 3 layers"]),
         ("qwen3_moe", Division(expert=2), ["2 does not divide 7 experts"]),
-        ("deepseek_v3", Division(tensor=4), ["attention heads", "axis A of 26", "axis B+R of 34"]),
+        ("deepseek_v3", Division(tensor=4), ["attention heads", "axis A of 30", "axis B+R of 34"]),
         ("llama", Division(expert=2), ["2 does not divide 1 experts"]),
     ],
 )
