@@ -19,8 +19,8 @@ class Evaluation(Declaration):
     """lm-eval task names, names of tasks shipped with this package, or paths of task YAML files in the project."""
     data: dict[str, Place] = {}
     """Rows of a task: task name to a JSONL file of the project, to ``package:NAME/path`` for a file in an installed
-    package, to ``hub:owner/name[:config][@revision]``, or to ``held_out`` for the held-out documents of the corpora
-    that the checkpoint was trained on."""
+    package, to ``hub:owner/name[:config][@revision]``, to ``held_out`` for the held-out documents of the corpora that
+    the checkpoint was trained on, or to ``held_out:CORPUS`` for those of a declared corpus, trained on or not."""
     datasets: Place | None = None
     """Folder of data sets by their names on the hub, ``owner/name/config/split.jsonl``, where tasks without ``data``
     are looked up before the hub's cache."""

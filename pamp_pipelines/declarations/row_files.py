@@ -1,12 +1,50 @@
-"""Where the rows of a benchmark are that an evaluation declares."""
+"""Where the rows of a task are that an evaluation declares: a file, a package, the hub, held-out documents."""
 
 import importlib.metadata
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pamp_pipelines.errors import InputError
 
-PACKAGE = "package:"
+PACKAGE, HUB, HELD_OUT = "package:", "hub:", "held_out"
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """``hub:owner/name``, with ``:config`` and ``@revision`` where given."""
+
+    path: str
+    name: str | None
+    revision: str | None
+
+
+def hub_source(source: str) -> HubSource:
+    """Parse ``hub:owner/name[:config][@revision]``.
+
+    Raises:
+        InputError: another form.
+    """
+    match = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?::([\w.-]+))?(?:@([\w.-]+))?", source)
+    if not match:
+        raise InputError(f"{source!r}: expected hub:owner/name, hub:owner/name:config or either with @revision.")
+    return HubSource(match[1], match[2], match[3])
+
+
+def is_held_out(source: str) -> bool:
+    """Whether the rows are held-out documents: ``held_out``, those of a run's corpora, or ``held_out:CORPUS``."""
+    return source == HELD_OUT or source.startswith(f"{HELD_OUT}:")
+
+
+def held_out_corpus(source: str) -> str | None:
+    """The corpus that ``held_out:CORPUS`` names; None for those of the run."""
+    return source.partition(":")[2] or None
+
+
+def is_file(source: str) -> bool:
+    """Whether the rows are a file, of the project or of a package: ``row_file`` says which."""
+    return not is_held_out(source) and not source.startswith(HUB)
 
 
 def row_file(source: str, resolve: Callable[[str], Path], packages: Path | None = None) -> Path:

@@ -10,6 +10,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.hf_config import cached_directory, load_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.declarations.report import Report, Subject
+from pamp_pipelines.declarations.row_files import HUB, held_out_corpus, hub_source, is_held_out, row_file
 from pamp_pipelines.declarations.scratch_checks import check_scratch_config
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.errors import InputError
@@ -77,9 +78,30 @@ def check_evaluation(catalog: Catalog, name: str, report: Report) -> None:
     for task, source in evaluation.data.items():
         if task not in evaluation.tasks and task not in {Path(t).stem for t in evaluation.tasks}:
             subject.error("data", f"{task!r} is not one of `tasks`.{did_you_mean(task, evaluation.tasks)}", task)
-        if source != "held_out" and not catalog.project.resolve(source).is_file():
-            hint = _setup_hint(catalog.project, source) or "correct the path, or write held_out"
-            subject.error("data", f"{source!r} is not a file below {catalog.project.root}: {hint}", task)
+        _check_rows(catalog, subject, task, source)
+
+
+def _check_rows(catalog: Catalog, subject: Subject, task: str, source: str) -> None:
+    """Where the rows of a task are said to be: a file of the project or of a package, the hub, held-out documents."""
+    if is_held_out(source):
+        corpus = held_out_corpus(source)
+        if corpus is not None and corpus not in catalog.corpora:
+            subject.error("data", f"{source!r}: there is no such corpus.{did_you_mean(corpus, catalog.corpora)}", task)
+        elif corpus is not None and not catalog.corpora[corpus].held_out.fraction:
+            hint = "give it `held_out: {fraction: …}`"
+            subject.error("data", f"{source!r}: that corpus holds out nothing: {hint}", task)
+        return
+    try:
+        if source.startswith(HUB):
+            hub_source(source)
+            return
+        file = row_file(source, catalog.project.resolve, catalog.project.data / "packages")
+    except InputError as error:
+        subject.error("data", str(error), task)
+        return
+    if not file.is_file():
+        hint = _setup_hint(catalog.project, source) or "correct the path, or write held_out"
+        subject.error("data", f"{source!r} is not a file below {catalog.project.root}: {hint}", task)
 
 
 def check_model(catalog: Catalog, name: str, report: Report) -> dict[str, Any] | None:

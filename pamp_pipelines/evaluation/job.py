@@ -10,20 +10,20 @@ from pathlib import Path
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.declarations.row_files import row_file
+from pamp_pipelines.declarations.row_files import HUB, held_out_corpus, is_held_out, row_file
 from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.evaluation.export_cache import evicted_export
 from pamp_pipelines.evaluation.scores import SCORES, read_scores
-from pamp_pipelines.evaluation.sources import HUB, hub_sources
+from pamp_pipelines.evaluation.sources import hub_sources
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
-from pamp_pipelines.lake.artifact import Artifact, read_artifact
+from pamp_pipelines.lake.artifact import Artifact, find, read_artifact
 from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.job import TrainJob, read_job
 
-HELD_OUT = "held_out"
 HELD_OUT_FILE = "heldout.jsonl"
 
 
@@ -65,7 +65,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
             declared := catalog.evaluation(name),
             subject,
             lake.scores_dir(key, name),
-            _rows(catalog, lake, name, declared, training),
+            _rows(catalog, lake, key.model, name, declared, training),
             root,
             hub_sources(declared),
         ).model_copy(update={"predecessor": _predecessor(lake, key, name)})
@@ -132,24 +132,48 @@ def _baseline(lake: Lake, training: TrainJob) -> Baseline | None:
     )
 
 
-def _rows(catalog: Catalog, lake: Lake, name: str, declared: Evaluation, training: TrainJob) -> dict[str, list[Path]]:
+def _rows(
+    catalog: Catalog, lake: Lake, model: str, name: str, declared: Evaluation, training: TrainJob
+) -> dict[str, list[Path]]:
     """Files of local rows by task; ``held_out`` are those of every corpus of the run, in its order."""
     rows: dict[str, list[Path]] = {}
     for task, source in declared.data.items():
+        where = f"{catalog.file_of('evaluation', name)}: data.{task}"
         if task not in declared.tasks:
-            raise InputError(f"{catalog.file_of('evaluation', name)}: data.{task}: no task of this evaluation.")
-        if source != HELD_OUT:
-            if not source.startswith(HUB):
-                packages = catalog.project.data / "packages"
-                rows[task] = [row_file(source, catalog.project.resolve, packages)]
-            continue
-        rows[task] = [prefix.with_name(HELD_OUT_FILE) for prefix in _here(lake, (s.prefix for s in training.heldout))]
-        if not rows[task]:
-            raise InputError(
-                f"{catalog.file_of('evaluation', name)}: data.{task}: the corpora of {training.name} hold out nothing; "
-                "set `held_out: {fraction: …}` in one of them."
-            )
-        for file in rows[task]:
-            if not here(file).is_file():
-                raise MissingInput("tokenized_shards", None, f"{file} is gone; {training.name} was trained without it.")
+            raise InputError(f"{where}: no task of this evaluation.")
+        if is_held_out(source):
+            corpus = held_out_corpus(source)
+            rows[task] = _held_out(catalog, lake, model, training, corpus)
+            if not rows[task]:
+                which = f"corpus {corpus} holds" if corpus else f"the corpora of {training.name} hold"
+                raise InputError(f"{where}: {which} out nothing; set `held_out: {{fraction: …}}` there.")
+        elif not source.startswith(HUB):
+            packages = catalog.project.data / "packages"
+            rows[task] = [row_file(source, catalog.project.resolve, packages)]
     return rows
+
+
+def _held_out(catalog: Catalog, lake: Lake, model: str, training: TrainJob, corpus: str | None) -> list[Path]:
+    """Texts of held-out documents: of one corpus, or of all that the run was trained on.
+
+    Those of a corpus of the run are the ones that it held out. Of another corpus they are those of its shards for the
+    model as declared now.
+
+    Raises:
+        MissingInput: the shards, or their texts, are not there.
+    """
+    of_run = [shards for shards in training.heldout if corpus in (None, shards.corpus)]
+    files = [prefix.with_name(HELD_OUT_FILE) for prefix in _here(lake, (shards.prefix for shards in of_run))]
+    partition: str | None = None
+    if corpus is not None and not of_run:
+        job = tokenize_job(catalog, lake, corpus, model)
+        partition = f"{corpus}|{model}"
+        shards = find(job.output, job.id)
+        if shards is None:
+            raise MissingInput("tokenized_shards", partition)
+        held_out = shards.manifest.stats.get("heldout", {}).get("documents")
+        files = [shards.path / HELD_OUT_FILE] if held_out else []
+    for file in files:
+        if not here(file).is_file():
+            raise MissingInput("tokenized_shards", partition, f"{file} is gone; {training.name} is scored on it.")
+    return files

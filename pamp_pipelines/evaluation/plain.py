@@ -9,9 +9,9 @@ from typing import Any
 from pamp_pipelines.conversion.job import EXPORT_KIND
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.declarations.row_files import row_file
+from pamp_pipelines.declarations.row_files import is_file, is_held_out, row_file
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.sources import HUB, hub_sources
+from pamp_pipelines.evaluation.sources import hub_sources
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, Subject, evaluation_spec, task_path, work_folder
 from pamp_pipelines.evaluation.task_files import read_task
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
@@ -85,13 +85,13 @@ def plain_job(
         rows = {
             task: row_file(source, lambda text: (root or Path()) / text, root and root / "data/packages")
             for task, source in evaluation.data.items()
-            if source != "held_out" and not source.startswith(HUB)
+            if is_file(source)
         }
         for task in evaluation.tasks:
             for key in sorted(_names(task, root, evaluation.allow_code) & set(data or {})):
                 rows[task] = (data or {})[key]
                 unused.discard(key)
-        if missing := [task for task, file in evaluation.data.items() if file == "held_out" and task not in rows]:
+        if missing := [task for task, file in evaluation.data.items() if is_held_out(file) and task not in rows]:
             raise InputError(
                 f"evaluation {suite!r}: the held-out text of a plain directory is unknown; name a JSON-lines file for "
                 f"{', '.join(missing)}, e.g. --data {missing[0]}=heldout.jsonl."

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from pamp_pipelines.declarations.evaluation import Evaluation
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.declarations.row_files import HUB, HubSource, hub_source
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 
-HUB = "hub:"
 ROWS = (".jsonl", ".jsonl.gz")
 """Rows are JSON lines, plain or gzipped."""
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """``hub:owner/name``, with ``:config`` and ``@revision`` where given."""
-
-    path: str
-    name: str | None
-    revision: str | None
-
-
-def hub_source(source: str) -> HubSource:
-    """Parse ``hub:owner/name[:config][@revision]``.
-
-    Raises:
-        InputError: another form.
-    """
-    match = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?::([\w.-]+))?(?:@([\w.-]+))?", source)
-    if not match:
-        raise InputError(f"{source!r}: expected hub:owner/name, hub:owner/name:config or either with @revision.")
-    return HubSource(match[1], match[2], match[3])
 
 
 def hub_sources(declared: Evaluation) -> dict[str, HubSource]:

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
+from pamp_pipelines.declarations.row_files import HubSource
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.evaluation.sources import HubSource, folder_sha256
+from pamp_pipelines.evaluation.sources import folder_sha256
 from pamp_pipelines.evaluation.stock import Stock, data_sets, find_stock
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
 from pamp_pipelines.lake.hashing import sha256_file, sha256_json

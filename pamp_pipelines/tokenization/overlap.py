@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.corpus.grams import GRAM, Grams, texts_in
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.declarations.row_files import row_file
+from pamp_pipelines.declarations.row_files import is_file, row_file
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import OnEvent, event
 from pamp_pipelines.tokenization.engines import Engine
@@ -39,7 +39,7 @@ def declared_benchmarks(catalog: Catalog) -> tuple[Benchmark, ...]:
     found = []
     for name, evaluation in sorted(catalog.evaluations.items()):
         for task, source in sorted(evaluation.data.items()):
-            if source == "held_out" or source.startswith("hub:"):
+            if not is_file(source):
                 continue
             try:
                 file = row_file(source, catalog.project.resolve, catalog.project.data / "packages")

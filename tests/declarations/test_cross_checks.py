@@ -167,6 +167,9 @@ def test_key_value_heads_may_be_replicated(project: Project, edit: Edit) -> None
             "data/benchmarks/x.jsonl",
             "ppl.yaml:3: data.heldout_perplexity: …make setup",
         ),
+        (PPL, "held_out", "held_out:pomes", "ppl.yaml:3: data.heldout_perplexity: …'held_out:pomes': there is no such"),
+        (PPL, "held_out", "hub:poems", "data.heldout_perplexity: …expected hub:owner/name"),
+        (PPL, "held_out", "package:no-such-package/x.jsonl", "data.heldout_perplexity: …is not installed"),
         (
             PPL,
             "[heldout_perplexity]",
@@ -180,6 +183,24 @@ def test_errors_of_sources(project: Project, edit: Edit, file: str, old: str, ne
     errors, _ = check(project)
     assert len(errors) == 1, errors
     assert all(part in errors[0] for part in expected.split("…")), errors
+
+
+@pytest.mark.parametrize(
+    "source", ["hub:owner/name:main@v1", "package:dagster/dagster/__init__.py", "held_out:{corpus}"]
+)
+def test_rows_may_be_the_hubs_a_packages_or_held_out_documents(project: Project, edit: Edit, source: str) -> None:
+    corpus = next(iter(load_catalog(project).corpora))
+    edit(PPL, "held_out", source.format(corpus=corpus))
+    assert check(project)[0] == []
+
+
+def test_a_corpus_that_holds_out_nothing_has_no_held_out_rows(project: Project, edit: Edit) -> None:
+    corpus = next(iter(load_catalog(project).corpora))
+    edit(PPL, "held_out", f"held_out:{corpus}")
+    with (project.root / f"assets/corpora/{corpus}.yaml").open("a") as file:
+        file.write("held_out: {fraction: 0}\n")
+    (error,) = check(project)[0]
+    assert "that corpus holds out nothing" in error
 
 
 def test_a_damaged_tokenizer_is_named(project: Project) -> None:

@@ -10,6 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from pamp_pipelines.cli import pamp
+from pamp_pipelines.corpus.job import corpus_job
+from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed, WorkerFailed
@@ -19,7 +21,9 @@ from pamp_pipelines.evaluation.plain import plain_job
 from pamp_pipelines.evaluation.run import evaluate
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.lake.store import CheckpointKey, Lake
+from pamp_pipelines.tokenization.job import tokenize_job
 
 ROSE = [{"text": "What's in a name? that which we call a rose\n"}, {"text": "By any other name would smell as sweet;"}]
 
@@ -190,6 +194,30 @@ def test_a_checkpoint_is_scored_on_the_held_out_text_of_its_run(builder, tiny_pr
     assert job.subject.baseline.rows == perplexity.tasks[0].data
     assert job.subject.baseline.train == (builder.lake.shards_dir("poems", "d" * 64) / "train",)
     assert perplexity.output == builder.lake.scores_dir(KEY, "perplexity")
+
+
+def test_the_held_out_text_of_any_declared_corpus_can_be_scored(builder, tiny_project):
+    builder.export(KEY)
+    catalog = load_catalog(tiny_project)
+
+    def on(corpus):
+        declared = catalog.evaluations["perplexity"].model_copy(
+            update={"data": {"heldout_perplexity": f"held_out:{corpus}"}}
+        )
+        job = evaluate_job(replace(catalog, evaluations={"mine": declared}), builder.lake, KEY, ["mine"])
+        return job.evaluations[0].tasks[0]
+
+    assert on("poems").data == (builder.lake.shards_dir("poems", "d" * 64) / "heldout.jsonl",), "as the run had them"
+    corpus = "sonnets"
+    scan_corpus(corpus_job(catalog, builder.lake, corpus))
+    with pytest.raises(MissingInput, match=r"tokenized_shards partition 'sonnets\|imported'"):
+        on(corpus)
+    shards = tokenize_job(catalog, builder.lake, corpus, KEY.model)
+    with publish(shards.output, kind="tokenized_shards", id=shards.id) as draft:
+        (draft.dir / "heldout.jsonl").write_text('{"text": "a rose"}\n')
+        draft.stats["heldout"] = {"documents": 1}
+    assert on(corpus).data == (shards.output / "heldout.jsonl",)
+    assert on(corpus).data_sha256 == on("poems").data_sha256, "equal rows"
 
 
 def test_scores_of_the_checkpoint_before_come_along(builder, tiny_project):

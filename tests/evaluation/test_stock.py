@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from pamp_pipelines.declarations.evaluation import Evaluation
-from pamp_pipelines.declarations.row_files import row_file
+from pamp_pipelines.declarations.row_files import HubSource, hub_source, row_file
 from pamp_pipelines.demo.math_rows import SUBJECTS
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.build import build_tasks, leaves
-from pamp_pipelines.evaluation.sources import HubSource, hub_source
 from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec
 from pamp_pipelines.evaluation.stock import data_sets, find_stock
 from pamp_pipelines.evaluation.task_data import read_rows
