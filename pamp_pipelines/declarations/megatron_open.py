@@ -78,7 +78,7 @@ OPEN: Mapping[str, str] = {
         check_weight_hash_across_dp_replicas_interval disable_straggler_on_startup gpu_sniff_test_interval
         log_straggler rerun_mode result_rejected_tracker_filename straggler_ctrlr_port straggler_minmax_count""",
     "logs": """
-        config_logger_dir dump_param_to_param_group_map log_device_memory_used log_energy log_max_attention_logit
+        config_logger_dir dump_param_to_param_group_map log_device_memory_used log_max_attention_logit
         log_memory_interval log_memory_to_tensorboard log_num_zeros_in_grad log_params_norm log_progress
         log_throughput log_validation_ppl_to_tensorboard log_world_size_to_tensorboard logging_level
         moe_per_layer_logging tensorboard_queue_size timing_log_level timing_log_option wandb_entity wandb_exp_name

@@ -238,6 +238,7 @@ OWNED: Mapping[str, str] = {
     "tensorboard_dir": "TensorBoard files lie in the version directory",
     "tensorboard_log_interval": "use `log_interval` instead",
     "log_timers_to_tensorboard": "iteration times are always recorded",
+    "log_energy": "energy is always recorded, where the GPU counts it",
     "log_loss_scale_to_tensorboard": "the loss scale is always recorded",
     "enable_one_logger": "it reports to a service outside",
     "exit_signal": "SIGTERM saves and stops",

@@ -166,6 +166,15 @@ def test_a_diverged_run_is_no_case_for_a_retry(bench):
         bench.train()
 
 
+def test_a_result_that_another_device_may_not_repeat_is_a_case_for_a_retry(bench):
+    bench.plan(at=5, do="exit 16")
+    with pytest.raises(WorkerFailed, match="exit status 16") as failed:
+        bench.train()
+    assert not isinstance(failed.value, RunDiverged)
+    bench.no_plan()
+    assert bench.train().manifest.stats["resumed_from"] == 4
+
+
 def test_a_job_that_the_worker_refuses_is_no_case_for_a_retry(bench):
     bench.plan(at=1, do="exit 2")
     with pytest.raises(InputError, match="the worker's own reason"):
