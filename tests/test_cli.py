@@ -331,9 +331,15 @@ def test_dry_run_shows_the_model_that_would_be_trained(own_project: Project) -> 
     at = ("--project", own_project.root, "--json")
     assert pamp("tokenize", "sonnets", "scratch", *at).exit_code == 0
     assert pamp("import-hf", "scratch", *at).exit_code == 0
-    result = pamp("train", "scratch", "sonnets-only", "--set", "dropout.hidden=0.25", "--dry-run", *at)
+    profile = "{launcher: slurm, nodes: 2, time_limit: 1h, slurm: {partition: gpu, account: llm}}\n"
+    (own_project.resources / "cluster.yaml").write_text(profile)
+    changed = ("--set", "dropout.hidden=0.25", "--profile", "cluster")
+    result = pamp("train", "scratch", "sonnets-only", *changed, "--dry-run", *at)
     assert result.exit_code == 0, result.output
     shown = answer(result)
+    script = shown["submission"].splitlines()
+    assert {"#SBATCH --nodes=2", "#SBATCH --partition=gpu", "#SBATCH --account=llm"} <= set(script)
+    assert script[0] == "#!/bin/bash"
     assert shown["constructed"]["hidden_dropout"] == 0.25
     assert shown["constructed"]["parameters"] == 84128
     assert [check["passed"] for check in shown["checks"]] == [True]
@@ -401,6 +407,12 @@ def test_the_leaderboard_shows_the_telling_metric_of_each_task() -> None:
         ["m", "c", "10", "2048", "12.35"],
     ]
     assert list(table([], [])) == []
+
+
+def test_a_limit_stands_beside_the_score_that_it_cut() -> None:
+    row = {"model": "m", "math/rows/exact_match": "0.5", "math/rows/cut": "4 of 500", "text/rows/bits_per_byte": "1.5"}
+    *_, line = table([row], ["exact_match", "bits_per_byte"])
+    assert line.split() == ["m", "0.5", "(4", "of", "500)", "1.5"]
 
 
 def test_cost_and_overlap_stand_beside_a_score_and_are_explained() -> None:

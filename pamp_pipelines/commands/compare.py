@@ -27,7 +27,7 @@ def compare(project: Path | None, a: str, b: str, confidence: float) -> Outcome:
     cells = [["evaluation", "task", "metric", "n", "A", "B", "B - A", f"{confidence:.0%} interval", ""]]
     for d in differences:
         interval = "–" if d.low is None or d.high is None else f"{d.low:+.4g} … {d.high:+.4g}"
-        numbers = [str(d.n), f"{d.a:.4g}", f"{d.b:.4g}", f"{d.difference:+.4g}", interval]
+        numbers = [d.cut or str(d.n), f"{d.a:.4g}", f"{d.b:.4g}", f"{d.difference:+.4g}", interval]
         cells.append([d.evaluation, d.task, d.metric, *numbers, d.verdict + ("" if d.paired else " (not paired)")])
     lines = [*aligned(cells), *(f"not compared: {reason}" for reason in left_out)]
     return Outcome({"differences": [asdict(d) for d in differences], "not_compared": left_out}, lines)

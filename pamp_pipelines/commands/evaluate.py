@@ -91,9 +91,11 @@ def evaluate(
             artifacts = evaluate_checkpoints(catalog, lake, keys, names, on_event, profile=where)
             for artifact in artifacts:
                 published(artifact)
+    from pamp_pipelines.evaluation.frames import cut
+
     scores = [row for artifact in artifacts for row in _scores(artifact)]
     lines = [line for artifact in artifacts for line in (str(artifact.path), *check_lines(artifact.manifest.checks))]
-    lines += [f"    {row['task']}  {row['metric']}  {row['value']:.4g}  (n {row['n']})" for row in scores]
+    lines += [f"    {row['task']}  {row['metric']}  {row['value']:.4g}  (n {cut(row) or row['n']})" for row in scores]
     ok = not any(artifact.manifest.failed_checks for artifact in artifacts)
     return Outcome({"artifacts": [artifact_data(a) for a in artifacts], "scores": scores}, lines, ok=ok)
 

@@ -89,13 +89,13 @@ def aligned(cells: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _telling(row: Row, preferred: Sequence[str]) -> list[str]:
     """Columns shown: the most telling of each task, for perplexity three."""
-    from pamp_pipelines.evaluation.frames import CONTAMINATION
+    from pamp_pipelines.evaluation.frames import CONTAMINATION, CUT
 
     tasks: dict[str, dict[str, str]] = {}
     for column in row:
         if column.count("/") == 2:
             task, _, metric = column.rpartition("/")
-            if metric != CONTAMINATION:
+            if metric not in (CONTAMINATION, CUT):
                 tasks.setdefault(task, {})[metric] = column
     rank = {metric: place for place, metric in enumerate(preferred)}
     shown: list[str] = []

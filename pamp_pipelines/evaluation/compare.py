@@ -16,6 +16,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.frames import cut
 from pamp_pipelines.evaluation.scores import SCORES, read_scores
 from pamp_pipelines.evaluation.spec import KIND
 from pamp_pipelines.evaluation.values import VALUES, Values, read_values
@@ -37,6 +38,7 @@ class Difference:
     """How a score changed from ``a`` to ``b``.
 
     Attributes:
+        cut: how much of the rows a limit left, such as ``24 of 96``; None where all were scored.
         stderr: of the difference; None where a score has none.
         paired: whether it is over the same samples.
         low, high: confidence interval of ``b - a``.
@@ -50,6 +52,7 @@ class Difference:
     a: float
     b: float
     n: int
+    cut: str | None
     paired: bool
     difference: float
     stderr: float | None
@@ -165,6 +168,7 @@ def _difference(
         a=a["value"],
         b=b["value"],
         n=b["n"],
+        cut=cut(b),
         paired=paired,
         difference=difference,
         stderr=error,

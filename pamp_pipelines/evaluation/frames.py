@@ -21,7 +21,8 @@ COST = ["gpu_hours", "cost"]
 """Training until the checkpoint: hours of all processes, and their price; empty where unknown."""
 EXTRA = ["score_id", "created", *COST]
 """What the long table adds: the artifact that holds the score, when it was made, what its checkpoint cost."""
-CONTAMINATION = "contamination"
+CONTAMINATION, CUT = "contamination", "cut"
+"""Columns of the wide table beside the scores of a task: see ``wide_table``."""
 OVERLAP = "share a 13-gram"
 """What a share of contamination is a share of, as shown beside a score: scored rows, by ``OVERLAP_MEANS``."""
 OVERLAP_MEANS = (
@@ -73,7 +74,8 @@ def _spent(row: Mapping[str, Any], by_run: Mapping[str, Cost]) -> dict[str, floa
 def wide_table(long: pd.DataFrame) -> pd.DataFrame:
     """One row per checkpoint: what it cost, and a column ``evaluation/task/metric`` per score.
 
-    After the scores of a task comes ``evaluation/task/contamination`` where that is known.
+    After the scores of a task come ``evaluation/task/contamination`` where that is known, and ``evaluation/task/cut``,
+    such as ``24 of 96``, where a limit cut what was scored.
     """
     import pandas as pd
 
@@ -84,22 +86,31 @@ def wide_table(long: pd.DataFrame) -> pd.DataFrame:
         evaluation, task = score["evaluation"], score["task"]
         row = rows.setdefault(tuple(score[key] for key in CHECKPOINT), {key: score[key] for key in keys})
         of_task = columns.setdefault((evaluation, task), {})
-        for metric, value in ((score["metric"], score["value"]), (CONTAMINATION, score[CONTAMINATION])):
-            if metric != CONTAMINATION or value is not None:
+        beside = {CONTAMINATION: score[CONTAMINATION], CUT: cut(score)}
+        for metric, value in ((score["metric"], score["value"]), *beside.items()):
+            if metric not in beside or value is not None:
                 row[column_name(evaluation, task, metric)] = value
                 of_task[metric] = None
     ordered = [
         column_name(evaluation, task, metric)
         for (evaluation, task), metrics in sorted(columns.items())
-        for metric in sorted(metrics, key=CONTAMINATION.__eq__)  # it comes last
+        for metric in sorted(metrics, key=(CONTAMINATION, CUT).__contains__)  # they come last
     ]
     return pd.DataFrame(list(rows.values()), columns=[*keys, *ordered], dtype=object)
 
 
+def cut(row: Mapping[Any, Any]) -> str | None:
+    """How much of a task a limit left, such as ``24 of 96``; None where all was scored."""
+    known = given(row["limit"]) and given(row["n"]) and given(row["n_available"])
+    return f"{int(row['n'])} of {int(row['n_available'])}" if known and row["n"] < row["n_available"] else None
+
+
 def seen_beside(row: Mapping[str, str], column: str) -> str:
-    """What a line of leaderboard.csv says of contamination, to stand beside a score of it; empty where unknown."""
-    share = row.get(f"{column.rpartition('/')[0]}/{CONTAMINATION}")
-    return f" ({float(share):.0%} {OVERLAP})" if share and row[column] else ""
+    """What a line of leaderboard.csv says of limit and contamination, to stand beside a score of it."""
+    task = column.rpartition("/")[0]
+    share = row.get(f"{task}/{CONTAMINATION}")
+    notes = [row.get(f"{task}/{CUT}"), f"{float(share):.0%} {OVERLAP}" if share else None]
+    return f" ({', '.join(filter(None, notes))})" if row[column] and any(notes) else ""
 
 
 def column_name(evaluation: str, task: str, metric: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pamp_pipelines.evaluation.chart import count, given, series_name
 from pamp_pipelines.evaluation.costs import Cost
-from pamp_pipelines.evaluation.frames import CHECKPOINT, OVERLAP, OVERLAP_MEANS, primary
+from pamp_pipelines.evaluation.frames import CHECKPOINT, OVERLAP, OVERLAP_MEANS, cut, primary
 from pamp_pipelines.evaluation.headline import UNIGRAM, headlines
 from pamp_pipelines.evaluation.pairs import pairs
 from pamp_pipelines.evaluation.scores import SAMPLES
@@ -179,7 +179,6 @@ def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) 
     value = float(row["value"])
     error = float(row["stderr"]) if given(row["stderr"]) else None
     change, verdict = _change(row, start)
-    cut = given(row["limit"]) and given(row["n_available"]) and int(row["n"]) < int(row["n_available"])
     return Cell(
         value=value,
         text=number(value),
@@ -188,7 +187,7 @@ def _cell(row: Mapping[Any, Any], start: Mapping[Any, Any], best: float | None) 
         seen=f"{float(row['contamination']):.0%} {OVERLAP}"
         if given(row["contamination"]) and row["metric"] != UNIGRAM
         else "",
-        limit=f"{int(row['n'])} of {int(row['n_available'])}" if cut else "",
+        limit=cut(row) or "",
         change=change,
         verdict=verdict,
         best=best is not None and math.isclose(value, best, rel_tol=1e-12),

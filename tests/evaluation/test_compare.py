@@ -99,7 +99,7 @@ def two(builder):
         value = hits / 24
         builder.scores(key, "sums", "sums", {"exact_match": (value, 0.1)}, samples=samples)
         builder.scores(key, "text", "text", {"bits_per_byte": (2.0 - value, 0.5)}, limit=4 if key is A else None)
-        builder.scores(key, "far", "far", {"acc": (value, 0.3)})
+        builder.scores(key, "far", "far", {"acc": (value, 0.3)}, limit=24, n_available=96)
     builder.scores(B, "more", "more", {"acc": (0.5, 0.1)})
     return builder
 
@@ -128,6 +128,7 @@ def test_the_command_prints_and_returns_them(two, tmp_path, monkeypatch):
     assert "90% interval" in text
     assert "better" in text
     assert "unclear (not paired)" in text
+    assert "24 of 96" in text, "a limit stands beside the scores that it cut"
 
 
 def test_nothing_to_compare_is_said(builder, tmp_path):

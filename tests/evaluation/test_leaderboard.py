@@ -40,6 +40,8 @@ def test_tables_hold_every_score(filled):
     assert list(zip(wide["model"], wide["step"], strict=True)) == [("tiny", 0), ("tiny", 50), ("大模型", 50)]
     assert wide["heldout/heldout_perplexity/word_perplexity"].tolist() == [900.0, 300.0, 40.0]
     assert wide["sums/arithmetic_boxed/exact_match"].tolist()[:2] == [0.0, 0.25]
+    assert wide["sums/arithmetic_boxed/cut"].tolist()[:2] == ["4 of 96"] * 2
+    assert not any(name.startswith("heldout/") and name.endswith("/cut") for name in wide)
     assert wide["sums/arithmetic_boxed/exact_match"].isna().tolist() == [False, False, True]
 
 
