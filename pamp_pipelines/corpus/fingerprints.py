@@ -1,7 +1,7 @@
 """Hashes of source files: computed once, remembered until a file is written again, and checked before each reading."""
 
 import contextlib
-import hashlib
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pamp_pipelines.corpus.sources import Location, SourceFile, is_remote, open_source, stat_source
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
+from pamp_pipelines.lake.hashing import in_threads, sha256_stream
 
 _CACHE = TypeAdapter(dict[str, tuple[str, str]])
 """URL to (token of ``stat_source``, SHA-256)."""
@@ -33,24 +34,33 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
     known = _read_cache(cache)
     remembered: dict[str, tuple[str, str]] = {}
     files = []
-    for location in locations:
-        started = time.time()
-        with readable(location.name):
-            size, token = stat_source(location.url)
-            old_token, digest = known.get(location.url, ("", ""))
-            if old_token != token:
-                digest = _hash(location.url)
-            status = None if is_remote(location.url) else Path(location.url).stat()
-        if status is None or started - status.st_mtime > _SETTLED_S:
-            remembered[location.url] = (token, digest)
-        # stricter, since the file is not read again then: a time of last writing can be set to anything
-        pinned = token if status is None or started - status.st_ctime > _SETTLED_S else ""
-        files.append(SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest, token=pinned))
+    found = in_threads(lambda location, stopped: _fingerprint(location, known, stopped), locations)
+    for file, token, settled in found:
+        if settled:
+            remembered[file.url] = (token, file.sha256)
+        files.append(file)
     if cache is not None and remembered != known:
         # a lake that may only be read is still good for looking things up
         with contextlib.suppress(OSError):
             write_json(cache, remembered)
     return tuple(files)
+
+
+def _fingerprint(
+    location: Location, known: dict[str, tuple[str, str]], stopped: threading.Event
+) -> tuple[SourceFile, str, bool]:
+    """The file, its token, and whether that will tell when it is written again."""
+    started = time.time()
+    with readable(location.name):
+        size, token = stat_source(location.url)
+        old_token, digest = known.get(location.url, ("", ""))
+        if old_token != token:
+            digest = _hash(location.url, stopped)
+        status = None if is_remote(location.url) else Path(location.url).stat()
+    settled = status is None or started - status.st_mtime > _SETTLED_S
+    # stricter, since the file is not read again then: a time of last writing can be set to anything
+    pinned = token if status is None or started - status.st_ctime > _SETTLED_S else ""
+    return SourceFile(url=location.url, name=location.name, bytes=size, sha256=digest, token=pinned), token, settled
 
 
 def remembered_tokens(cache: Path) -> dict[str, str]:
@@ -109,12 +119,9 @@ def _changed(file: SourceFile, what: str) -> InputError:
     return InputError(f"{file.name}: {what}. Materialise raw_corpus again, then whatever is made of it.")
 
 
-def _hash(url: str) -> str:
+def _hash(url: str, stopped: threading.Event | None = None) -> str:
     with open_source(url) as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return sha256_stream(stream, stopped)
 
 
 def _read_cache(cache: Path | None) -> dict[str, tuple[str, str]]:

@@ -21,7 +21,7 @@ from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 
 _SAMPLE_CHARACTERS = 2000
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
 
 
 def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:

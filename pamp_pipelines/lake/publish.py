@@ -14,7 +14,7 @@ from typing import Any
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import exchange, fsync_dir, fsync_file, write_text
-from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.hashing import sha256_files
 from pamp_pipelines.lake.integrity import memory_of, remember
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, CheckResult, FileEntry, Manifest, content_hash
 from pamp_pipelines.lake.occupied import require_replaceable
@@ -41,10 +41,10 @@ class Draft:
 
 def file_entries(root: Path) -> list[FileEntry]:
     """Size and hash of every file below ``root`` but the manifest, sorted by path."""
+    files = [f for f in sorted(root.rglob("*")) if f.is_file() and f != root / MANIFEST]
     return [
-        FileEntry(path=f.relative_to(root).as_posix(), bytes=f.stat().st_size, sha256=sha256_file(f))
-        for f in sorted(root.rglob("*"))
-        if f.is_file() and f != root / MANIFEST
+        FileEntry(path=file.relative_to(root).as_posix(), bytes=file.stat().st_size, sha256=digest)
+        for file, digest in zip(files, sha256_files(files), strict=True)
     ]
 
 

@@ -149,10 +149,13 @@ def _make_pieces(
             text_bytes=sum(piece.text_bytes for piece in found.values()),
             tokens=sum(piece.train[1] + piece.heldout[1] for piece in found.values()),
         )
-        if profile is None or profile.launcher == "local":
-            make_pieces(plan, staging, missing, workers, counters)
+        cluster = profile if profile and profile.launcher != "local" else None
+        if plan.encoder != REFERENCE and (workers > 1 or cluster):
+            staging.offer_tokenizer(reference.fast_json)
+        if cluster:
+            make_pieces_on(cluster, plan, staging, len(missing), counters, on_event)
         else:
-            make_pieces_on(profile, plan, staging, len(missing), counters, on_event)
+            make_pieces(plan, staging, missing, workers, counters)
         pieces = [staging.finished(task) for task in range(len(plan.tasks))]
         compared, different = compare_sample(plan, staging, reference)
         name = reference.name if plan.encoder == REFERENCE else versioned(plan.encoder)

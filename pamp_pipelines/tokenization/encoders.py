@@ -11,9 +11,8 @@ import numpy as np
 
 from pamp_pipelines.lake.events import OnEvent, event
 from pamp_pipelines.tokenization.batch import flatten
-from pamp_pipelines.tokenization.engines import Engine, deciding_part, open_tokenizer
+from pamp_pipelines.tokenization.engines import Engine, open_tokenizer
 from pamp_pipelines.tokenization.indexed import Lengths, Tokens
-from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine
 
 REFERENCE = "reference"
 
@@ -91,24 +90,33 @@ def choose_encoder(reference: Engine, on_event: OnEvent) -> str:
     return name
 
 
-@functools.lru_cache(maxsize=1)
-def open_encoder(file: Path, name: str, sha256: str) -> Encoder:
+_open: dict[tuple[Path, str, str], Encoder] = {}
+
+
+def open_encoder(file: Path, name: str, sha256: str, fast_json: bytes | None = None) -> Encoder:
     """The encoder that ``choose_encoder`` chose. The last one stays loaded, since that takes a second.
 
     Args:
         sha256: hash of the tokenizer (``Engine.sha256``), so that a changed file is loaded again.
+        fast_json: ``Engine.fast_json``, where it is at hand; else the engine is loaded for it.
     """
+    key = (file, name, sha256)
+    if key not in _open:
+        _open.clear()
+        _open[key] = _load(file, name, fast_json)
+    return _open[key]
+
+
+def _load(file: Path, name: str, fast_json: bytes | None) -> Encoder:
     match name:
         case "fastokens":
-            return FastokensEncoder(file, _as_json(file))
+            content = fast_json or open_tokenizer(file).fast_json
+            if content is None:
+                raise ValueError(f"{file} has no tokenizer.json")
+            return FastokensEncoder(file, content)
         case "kitoken":
             return KitokenEncoder(file)
     return open_tokenizer(file)
-
-
-def _as_json(file: Path) -> bytes:
-    """What decides ids, as a tokenizer.json: that of a tiktoken vocabulary is made, and its engine not kept."""
-    return deciding_part(file) if file.suffix == ".json" else TiktokenEngine(file).tokenizer_json
 
 
 def probe_texts(tokens: Sequence[str]) -> list[str]:
@@ -185,7 +193,8 @@ def _objection(reference: Engine, name: str) -> str | None:
     texts = probe_texts(reference.added_tokens)
     expected, lengths = reference.encode(texts)
     try:
-        others, other_lengths = open_encoder(reference.file, name, reference.sha256).encode(texts)
+        encoder = open_encoder(reference.file, name, reference.sha256, reference.fast_json)
+        others, other_lengths = encoder.encode(texts)
     except BaseException as error:  # libraries raise what they like for what they do not support; Rust's panics too
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

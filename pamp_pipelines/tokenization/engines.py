@@ -51,6 +51,11 @@ class Engine(Protocol):
         """The token that the tokenizer file itself says ends a text."""
         ...
 
+    @property
+    def fast_json(self) -> bytes | None:
+        """A ``tokenizer.json`` for the fast library; None where that reads the file itself."""
+        ...
+
     def save(self, directory: Path) -> Path:
         """Write what decides ids and text as one file, equal bytes for equal ``sha256``."""
         ...
@@ -100,6 +105,10 @@ class HuggingFaceEngine:
     def own_eod(self) -> str | None:
         return None
 
+    @property
+    def fast_json(self) -> bytes:
+        return self.content
+
     def save(self, directory: Path) -> Path:
         path = directory / "tokenizer.json"
         path.write_bytes(self.content)
@@ -142,6 +151,10 @@ class SentencePieceEngine:
     def own_eod(self) -> str | None:
         id = int(self._processor.eos_id())
         return str(self._processor.id_to_piece(id)) if id >= 0 else None
+
+    @property
+    def fast_json(self) -> None:
+        return None
 
     def save(self, directory: Path) -> Path:
         path = directory / "tokenizer.model"

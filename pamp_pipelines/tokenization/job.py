@@ -64,7 +64,7 @@ class TokenizeJob(BaseModel):
     benchmarks: tuple[Benchmark, ...] = ()
     workers: PositiveInt | None = None
     task_bytes: PositiveInt = 64 << 20
-    batch_bytes: PositiveInt = 8 << 20
+    batch_bytes: PositiveInt = 4 << 20
 
 
 def shards_id(

@@ -3,7 +3,7 @@
 import base64
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import Event
-from pamp_pipelines.tokenization import tiktoken_settings
+from pamp_pipelines.tokenization import build, encoders, tiktoken_settings
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.encoders import choose_encoder, first_difference, open_encoder, probe_texts
 from pamp_pipelines.tokenization.engines import find_tokenizer, open_tokenizer
 from pamp_pipelines.tokenization.indexed import IndexedReader
 from pamp_pipelines.tokenization.job import TokenizeJob
-from pamp_pipelines.tokenization.tiktoken_engine import _byte_symbols
+from pamp_pipelines.tokenization.pieces import PieceMaker, Plan, Staging
+from pamp_pipelines.tokenization.tiktoken_engine import TiktokenEngine, _byte_symbols
 from pamp_pipelines.tokenization.tokenizer_spec import describe_tokenizer
 
 GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -32,7 +33,7 @@ PROPERTY = settings(max_examples=200, deadline=None, suppress_health_check=[Heal
 @pytest.fixture(scope="module")
 def ranks(tokenizer: Path) -> dict[bytes, int]:
     """Those of the shipped byte-level BPE, whose ids are in the order of its merges."""
-    byte = {symbol: value for value, symbol in enumerate(_byte_symbols())}
+    byte = {symbol: value for value, symbol in _byte_symbols().items()}
     vocabulary = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     return {bytes(byte[c] for c in token): id for token, id in vocabulary.items() if token not in SPECIAL}
 
@@ -199,3 +200,28 @@ def test_an_unknown_vocabulary_says_what_to_write(ranks: dict[bytes, int], tmp_p
     write(tmp_path, ranks, "y.tiktoken")
     with pytest.raises(InputError, match="2 tiktoken vocabularies: name one"):
         open_tokenizer(tmp_path)
+
+
+def test_the_json_for_the_fast_encoder_has_the_same_merges(vocabulary: Path) -> None:
+    engine = TiktokenEngine(vocabulary)
+    whole, fast = json.loads(engine.tokenizer_json), json.loads(engine.fast_json)
+    assert fast["model"].pop("merges") == [" ".join(merge) for merge in whole["model"].pop("merges")]
+    assert fast == whole
+
+
+def test_workers_get_the_converted_vocabulary(
+    make_job: Callable[..., TokenizeJob], vocabulary: Path, plays: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that had to make it would hold the engine, and take a second longer to start."""
+    job = make_job(plays[:8], files=2, tokenizer=vocabulary, workers=2).model_copy(update={"task_bytes": 20_000})
+    expected = tokenize(job.model_copy(update={"workers": 1, "output": job.output.with_name("one")}))
+
+    def as_a_new_process(plan: Plan, staging: Staging, tasks: Sequence[int], *_: Any) -> None:
+        monkeypatch.setattr(encoders, "_open", {})
+        monkeypatch.setattr(encoders, "open_tokenizer", lambda _: pytest.fail("the vocabulary was read again"))
+        maker = PieceMaker(plan, staging)
+        for task in tasks:
+            maker.make(task, lambda *_: None)
+
+    monkeypatch.setattr(build, "make_pieces", as_a_new_process)
+    assert tokenize(job).content == expected.content
