@@ -18,7 +18,7 @@ from pamp_pipelines.project import Project
 
 HERE = Path(__file__).parent / "termination"
 ASSET = ["pretrained_checkpoint"]
-DEAD_S, START_S = 10.0, 240.0
+DEAD_S, HEARD_S, START_S = 10.0, 60.0, 240.0
 
 WORKSPACE = """
 load_from:
@@ -123,10 +123,16 @@ def test_every_way_to_end_a_training(cases: Cases) -> None:
 
     # "Force termination"
     handle = cases.works("forced")
-    quick = dev.launch(ASSET, "quick")
+    waits = dev.launch(ASSET, "waits")
     dev.terminate(forced, force=True)
     cases.is_dead(handle)
     cases.ended(forced, "CANCELED")
+
+    # "Terminate" while the next attempt is waited for, which would be in ten minutes
+    _until(lambda: any("next attempt" in said for said in dev.messages(waits)), START_S, "no attempt is announced")
+    quick = dev.launch(ASSET, "quick")
+    dev.terminate(waits)
+    _until(lambda: dev.status(waits) == "CANCELED", HEARD_S, "the run waits on")
 
     cases.ended(quick, "SUCCESS")
     tried = {
