@@ -51,7 +51,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-class _Window(io.RawIOBase):
+class Window(io.RawIOBase):
     """A part of a file that behaves as a file of its own, since zip offsets count from the start of the payload."""
 
     def __init__(self, stream: IO[bytes], start: int, length: int | None = None) -> None:
@@ -137,7 +137,7 @@ EMPTY = _tensor("ByteStorage", (0,))
 
 
 def _write(stream: IO[bytes], pickled: bytes, blocks: Iterable[Buffer]) -> int:
-    window = _Window(stream, stream.seek(0, io.SEEK_END))
+    window = Window(stream, stream.seek(0, io.SEEK_END))
     with zipfile.ZipFile(window, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
         _record(archive, window, "data.pkl", (pickled,))
         _record(archive, window, ".format_version", (b"1",))
@@ -148,7 +148,7 @@ def _write(stream: IO[bytes], pickled: bytes, blocks: Iterable[Buffer]) -> int:
     return window.seek(0, io.SEEK_END)
 
 
-def _record(archive: zipfile.ZipFile, window: _Window, name: str, blocks: Iterable[Buffer]) -> None:
+def _record(archive: zipfile.ZipFile, window: Window, name: str, blocks: Iterable[Buffer]) -> None:
     info = zipfile.ZipInfo(f"archive/{name}", (1980, 1, 1, 0, 0, 0))
     head = 30 + len(info.filename) + 4  # local header, name, head of the padding field
     padding = -(window.tell() + head) % _ALIGNMENT
@@ -166,7 +166,7 @@ def read_array(file: Path, stream: IO[bytes], start: int, length: int) -> Stored
     """
     where = f"{file} at byte {start}"
     try:
-        with zipfile.ZipFile(_Window(stream, start, length)) as archive:
+        with zipfile.ZipFile(Window(stream, start, length)) as archive:
             records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
             pickled = archive.read(records["data.pkl"])
             order = archive.read(records["byteorder"]) if "byteorder" in records else b"little"

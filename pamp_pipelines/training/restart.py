@@ -10,19 +10,25 @@ from pathlib import Path
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.training.job import TrainJob, read_job
+from pamp_pipelines.training.kept import record_path, recorded_steps
 from pamp_pipelines.training.metrics import cut_metrics
 from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.worker import EXIT_INPUT
 
 
 def prepare(job: TrainJob, warn: Callable[[str], None]) -> int | None:
-    """Remove what a killed save left and the metrics after the newest complete checkpoint; call it while nobody trains.
+    """Remove what a killed save left, and metrics and records after the newest whole checkpoint, while nobody trains.
 
     Returns:
         The step to resume from; None to start at the beginning.
     """
     step = Saved(job.checkpoints_dir).sweep(warn)
     cut_metrics(job.metrics_path, step)
+    for lost in recorded_steps(job.run_dir):
+        if lost > (step or 0):
+            # what is saved there again is the same, but not its files
+            record_path(job.run_dir, lost).unlink()
+            warn(f"step {lost} was kept and is lost; it is trained again")
     return step
 
 

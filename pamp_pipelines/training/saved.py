@@ -2,7 +2,8 @@
 
 Megatron writes a checkpoint under its final name and moves the tracker last, by an ordinary write: a killed save leaves
 a directory without ``.metadata``, or an empty tracker with which the next start exits with status 0. A checkpoint
-counts as complete when its index can be read and every byte that it points to is there.
+counts as complete when its index can be read and every byte that it points to is there. Before a run resumes from one,
+its bytes are compared with their checksums too.
 """
 
 import secrets
@@ -11,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from pamp_pipelines.conversion.checksums import damaged_payload
 from pamp_pipelines.conversion.torch_dist import METADATA, read_checkpoint
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
@@ -76,7 +78,8 @@ class Saved:
         named = self.tracker()
         best = None
         for step in reversed(self.steps()):
-            problem = self.problem(step)
+            # only the one to resume from is read whole
+            problem = self.problem(step) or (damaged_payload(self.dir(step)) if best is None else None)
             if problem is not None:
                 warn(f"{problem}; removed {self.dir(step)}, from which nothing can be resumed")
                 self.remove(step)

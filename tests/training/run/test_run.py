@@ -102,6 +102,7 @@ def test_a_killed_run_resumes_and_ends_as_if_nothing_had_happened(bench, plan, r
         (lambda checkpoints: (checkpoints / "iter_0000006/__0_0.distcp").write_bytes(b"half"), 5),
         (lambda checkpoints: (checkpoints / "iter_0000006/__0_0.distcp").unlink(), 5),
         (lambda checkpoints: (checkpoints / "iter_0000006/metadata.json").unlink(), 5),
+        (lambda checkpoints: _flip_a_bit(checkpoints / "iter_0000006/__0_0.distcp"), 5),
     ],
 )
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_loudly(bench, damage, resumed):
@@ -113,6 +114,26 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_loudly(bench, 
     assert artifact.manifest.stats["resumed_from"] == resumed
     assert any(f"resumes from step {resumed}" in data["message"] for data in bench.said("warning"))
     assert bench.iterations() == list(range(1, 11))
+
+
+def test_a_kept_checkpoint_that_is_damaged_is_made_and_recorded_again(bench):
+    bench.plan(at=6, do="die")
+    with pytest.raises(WorkerFailed):
+        bench.train()
+    job = bench.job()
+    record = job.run_dir / "kept/0000005.json"
+    before = record.stat().st_mtime_ns
+    _flip_a_bit(job.checkpoints_dir / "iter_0000005/__0_0.distcp", step=5)
+    assert bench.train().manifest.stats["resumed_from"] == 4
+    assert record.stat().st_mtime_ns > before
+    assert "step 5 was kept and is lost; it is trained again" in [data["message"] for data in bench.said("warning")]
+
+
+def _flip_a_bit(file, step=6):
+    data = bytearray(file.read_bytes())
+    place = data.index(step.to_bytes(4, "little") * 4)  # what the stand-in saves
+    data[place] ^= 1
+    file.write_bytes(data)
 
 
 def test_without_any_complete_checkpoint_the_run_starts_again_loudly(bench):

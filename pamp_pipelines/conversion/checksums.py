@@ -1,0 +1,74 @@
+"""Whether the bytes of a checkpoint are those that were saved: the CRC-32 that `torch.save` writes beside each record.
+
+Loading does not look at them (torch is built without that check), so a flipped bit becomes a weight or a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from pamp_pipelines.conversion.payload import Window
+from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
+
+_THREADS = 8
+_BLOCK = 8 * 2**20
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+
+
+def damaged_payload(directory: Path) -> str | None:
+    """Words for a payload of a checkpoint whose bytes are not as saved; None when all are. Reads the whole of it.
+
+    Raises:
+        InputError: as ``read_checkpoint``: the index is damaged, or a file is missing or too short.
+    """
+    files = _payloads(read_checkpoint(directory))
+    for file in directory.glob("*.pt"):
+        files[file.name] = [(0, file.stat().st_size)]
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        found = pool.map(lambda name: _damaged(directory / name, files[name]), sorted(files))
+        return next((words for words in found if words), None)
+
+
+def _payloads(checkpoint: StoredCheckpoint) -> dict[str, list[tuple[int, int]]]:
+    """Start and length of every payload, by file."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for tensor in checkpoint.tensors.values():
+        for chunk in tensor.chunks:
+            found.setdefault(chunk.file, []).append((chunk.start, chunk.length))
+    for one in checkpoint.objects.values():
+        found.setdefault(one.file, []).append((one.start, one.length))
+    return found
+
+
+def _damaged(file: Path, payloads: Iterable[tuple[int, int]]) -> str | None:
+    with file.open("rb", buffering=0) as stream:
+        for start, length in sorted(payloads):
+            try:
+                with zipfile.ZipFile(Window(stream, start, length)) as archive:
+                    records = archive.infolist()
+                bad = next((record for record in records if _crc(stream, start, record) != record.CRC), None)
+            except (zipfile.BadZipFile, struct.error, OSError, ValueError) as error:
+                return f"{file} at byte {start}: not as it was saved ({error})"
+            if bad is not None:
+                return f"{file} at byte {start}: {bad.filename} is not as it was saved (CRC-32)"
+    return None
+
+
+def _crc(stream: IO[bytes], start: int, record: zipfile.ZipInfo) -> int:
+    """Of a record as its bytes are now. torch.save compresses none, so they can be read in large blocks."""
+    stream.seek(start + record.header_offset)
+    # PKWARE's APPNOTE 4.3.7: name and extra field follow the fixed part of the local header
+    *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
+    stream.seek(name + extra, os.SEEK_CUR)
+    left, crc = record.compress_size, 0
+    while left and (block := stream.read(min(left, _BLOCK))):
+        crc = zlib.crc32(block, crc)
+        left -= len(block)
+    return crc
