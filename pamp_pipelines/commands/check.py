@@ -22,14 +22,13 @@ def check(project: Path | None) -> Outcome:
     from pamp_pipelines.commands.environment import environment_facts, environment_warnings
     from pamp_pipelines.declarations.catalog import read_catalog
     from pamp_pipelines.declarations.cross_checks import cross_check
-    from pamp_pipelines.declarations.name_clashes import name_clashes
 
     found = discover(project)
     facts = environment_facts(found)
     notes = environment_warnings(found, facts)
     catalog, problems = read_catalog(found)
     report = cross_check(catalog, cuda=bool(facts["gpus"]))
-    report.errors += [*problems, *name_clashes(catalog)]
+    report.errors += problems
     _check_architectures(catalog, report)
     _check_tasks(catalog, report)
     errors, warnings = sorted(set(report.errors)), sorted(set(report.warnings))

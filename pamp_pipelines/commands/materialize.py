@@ -52,8 +52,11 @@ def demo(project: Path | None) -> Outcome:
 
 def _materialize(project: Project, asset: str | None, partition: str | None, everything: bool) -> list[Any]:
     with progress() as on_event:
+        from pamp_pipelines.declarations.catalog import load_catalog
         from pamp_pipelines.orchestration.materialize import materialize as run
 
+        if everything:
+            load_catalog(project)  # nothing that is declared may be passed over in silence
         return run(project, asset, partition, all_partitions=everything, on_event=on_event)
 
 

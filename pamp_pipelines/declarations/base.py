@@ -6,14 +6,19 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Pos
 
 from pamp_pipelines.urls import credentials_problem
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
-"""Names become partition keys, directory names and URL parts; commas, bars and slashes break each of these."""
+NAME_PATTERN = r"^[a-z0-9](\.?[a-z0-9_-])*$"
+"""Names become partition keys, directory names and URL parts; commas, bars and slashes break each of these. Dots
+stand alone and inside: Dagster reads ``...`` in a key as a range, and a corpus may make others: ``CORPUS.SUFFIX``."""
+
+NAME_RULE = (
+    "lower-case letters, digits, `.`, `_` and `-`; a letter or digit first, no dot at the end nor beside another"
+)
 
 MAX_NAME = 100
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 
-OWNER_PATTERN = r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$"
+OWNER_PATTERN = r"^(team:.+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$"
 
 Owner = Annotated[str, StringConstraints(pattern=OWNER_PATTERN)]
 """An e-mail address, or ``team:name``: what Dagster takes as the owner of an asset."""

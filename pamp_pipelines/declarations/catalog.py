@@ -11,6 +11,7 @@ from pamp_pipelines.declarations.corpus import Corpus
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.files import list_declarations
 from pamp_pipelines.declarations.model import Model
+from pamp_pipelines.declarations.name_clashes import name_clashes
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.declarations.training_config import TrainingConfig
@@ -41,22 +42,53 @@ class Catalog:
     profiles: dict[str, ComputeProfile] = field(default_factory=dict)
     documents: dict[tuple[str, str], YamlDocument] = field(default_factory=dict, repr=False, compare=False)
     """Source files with the lines of their fields, by kind and name; also of declarations that are not valid."""
+    broken: dict[tuple[str, str], tuple[Problem, ...]] = field(default_factory=dict, compare=False)
+    """What is wrong with the declarations that were left out, by kind and name: see ``usable_catalog``."""
+    unnamed: frozenset[tuple[str, str]] = field(default_factory=frozenset, compare=False)
+    """Those of them whose very names are what is wrong."""
 
     def corpus(self, name: str) -> Corpus:
-        """Raises InputError when no such corpus is declared; so do the four lookups below."""
-        return _lookup("corpus", name, self.corpora)
+        """Raises InputError when no such corpus is declared, or its file is broken; so do the four lookups below."""
+        return self._lookup("corpus", name, self.corpora)
 
     def model(self, name: str) -> Model:
-        return _lookup("model", name, self.models)
+        return self._lookup("model", name, self.models)
 
     def training_config(self, name: str) -> TrainingConfig:
-        return _lookup("training config", name, self.training_configs)
+        return self._lookup("training_config", name, self.training_configs)
 
     def evaluation(self, name: str) -> Evaluation:
-        return _lookup("evaluation", name, self.evaluations)
+        return self._lookup("evaluation", name, self.evaluations)
 
     def profile(self, name: str) -> ComputeProfile:
-        return _lookup("profile", name, self.profiles)
+        return self._lookup("profile", name, self.profiles)
+
+    def declared(self, kind: str) -> Mapping[str, Declaration]:
+        """The declarations of a kind by name; ``kind``: a key of ``KINDS``."""
+        mappings: dict[str, Mapping[str, Declaration]] = {
+            "corpus": self.corpora,
+            "model": self.models,
+            "training_config": self.training_configs,
+            "evaluation": self.evaluations,
+            "profile": self.profiles,
+        }
+        return mappings[kind]
+
+    def names(self, kind: str) -> list[str]:
+        """Names of a kind of declaration, sorted, also of those whose file is broken."""
+        broken = self.broken.keys() - self.unnamed
+        return sorted({*self.declared(kind), *(name for of_kind, name in broken if of_kind == kind)})
+
+    def _lookup[T](self, kind: str, name: str, declared: Mapping[str, T]) -> T:
+        if name in declared:
+            return declared[name]
+        for (of_kind, broken), problems in self.broken.items():
+            # a corpus may be one that a broken file makes besides
+            if of_kind == kind and (name == broken or (kind == "corpus" and name.startswith(f"{broken}."))):
+                raise DeclarationError(problems)
+        known = ", ".join(declared) or "none"
+        what = kind.replace("_", " ")
+        raise InputError(f"no {what} {name!r} is declared.{did_you_mean(name, declared)} Declared: {known}.")
 
     def file_of(self, kind: str, name: str) -> Path:
         """The YAML file of a declaration, of a corpus of ``shard_sets`` its origin's; ``kind``: a key of ``KINDS``."""
@@ -110,7 +142,8 @@ def folder_of(project: Project, kind: str) -> Path:
 def load_catalog(project: Project) -> Catalog:
     """Read and validate every declaration, references between them included.
 
-    What needs a model's architecture is checked by ``cross_checks``.
+    What needs a model's architecture is checked by ``cross_checks``. For work on single declarations take
+    ``usable_catalog``, which the problems of others do not stop.
 
     Raises:
         DeclarationError: with every problem of every file.
@@ -147,6 +180,7 @@ def read_catalog(project: Project) -> tuple[Catalog, list[Problem]]:
         profiles=valid["profile"],  # type: ignore[arg-type]
         documents=documents,
     )
+    problems += name_clashes(declared, catalog.file_of)
     return catalog, problems + _broken_references(catalog, declared)
 
 
@@ -176,13 +210,6 @@ def _split_corpora(
             documents["corpus", name] = document
             declared.add(name)
     return problems
-
-
-def _lookup[T](kind: str, name: str, declared: Mapping[str, T]) -> T:
-    if name in declared:
-        return declared[name]
-    known = ", ".join(declared) or "none"
-    raise InputError(f"no {kind} {name!r} is declared.{did_you_mean(name, declared)} Declared: {known}.")
 
 
 def _stray_folders(project: Project) -> list[Problem]:

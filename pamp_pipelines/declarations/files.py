@@ -4,7 +4,7 @@ import re
 import stat
 from pathlib import Path
 
-from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN
+from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN, NAME_RULE
 from pamp_pipelines.errors import Problem
 
 TASKS = "tasks"
@@ -35,10 +35,8 @@ def _refusal(path: Path) -> str | None:
         rename = f": rename it to {path.stem}.yaml" if path.suffix.lower() in (".yml", ".yaml", ".json") else ""
         return f"is not a declaration, which is a .yaml file{rename or ': move it elsewhere'}"
     if not re.fullmatch(NAME_PATTERN, path.stem):
-        return (
-            f"the name {path.stem!r} is refused: lower-case letters, digits, `.`, `_` and `-` only, and a letter or "
-            "digit first, since it becomes a partition key and a folder. Rename the file"
-        )
+        why = "since it becomes a partition key and a folder"
+        return f"the name {path.stem!r} is refused: {NAME_RULE}, {why}. Rename the file"
     if len(path.stem) > MAX_NAME:
         return f"the name has {len(path.stem)} characters: shorten it to {MAX_NAME}"
     return None

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pamp_pipelines.declarations.base import NAME_PATTERN, OWNER_PATTERN, Declaration, Inconsistent
+from pamp_pipelines.declarations.base import NAME_PATTERN, NAME_RULE, OWNER_PATTERN, Declaration, Inconsistent
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted
 from pamp_pipelines.errors import DeclarationError, Problem
@@ -81,9 +81,11 @@ def _message(cls: type[Declaration], loc: Loc, error: ErrorDetails) -> str:
         case "int_type" | "float_type" | "bool_type" if isinstance(given, str):
             return f"must be {_plain_type(error['type'])}, but {given!r} is text: remove the quotes, or correct it"
         case "string_pattern_mismatch" if (error.get("ctx") or {}).get("pattern") == OWNER_PATTERN:
-            return f"{given!r} is not an owner: give an e-mail address or team:name"
+            return (
+                f"{given!r} is not an owner: give team:name, or an e-mail address whose domain ends in 2 to 7 letters"
+            )
         case "string_pattern_mismatch" if (error.get("ctx") or {}).get("pattern") == NAME_PATTERN:
-            return f"{given!r} is not a name: lower-case letters, digits, `.`, `_` and `-`, a letter or digit first"
+            return f"{given!r} is not a name: {NAME_RULE}"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"{message}, not {_shown(given)}"
 

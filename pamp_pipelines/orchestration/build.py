@@ -2,7 +2,8 @@
 
 import dagster as dg
 
-from pamp_pipelines.declarations.catalog import Catalog, load_catalog
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.usable import usable_catalog
 from pamp_pipelines.orchestration.assets.checkpoint import checkpoint_spec
 from pamp_pipelines.orchestration.assets.declarations import declaration_specs
 from pamp_pipelines.orchestration.assets.eval_scores import eval_scores_asset
@@ -27,15 +28,16 @@ from pamp_pipelines.project import Project
 def build_definitions(project: Project, *, interval_s: int = 30) -> dg.Definitions:
     """Assets, jobs, schedules and sensors of a project.
 
+    A broken declaration keeps its partition and stops nothing but its own launches: what is wrong with it is told by
+    the sensor `watch_declarations`, in the description of the declarations' assets, and by whatever needs it.
+
     Args:
         project: whose declarations.
-        interval_s: seconds between two looks for something to evaluate, and for runs that lost their process.
-
-    Raises:
-        DeclarationError: with every problem of every declaration; the UI shows it when it loads the code location.
+        interval_s: seconds between two looks for something to evaluate, and for runs that lost their process;
+            new data is looked for half as often.
     """
-    catalog = load_catalog(project)
-    made = jobs(list(catalog.evaluations))
+    catalog, _ = usable_catalog(project)
+    made = jobs(catalog.names("evaluation"))
     return dg.Definitions(
         assets=assets(catalog),
         jobs=made,
@@ -47,7 +49,7 @@ def build_definitions(project: Project, *, interval_s: int = 30) -> dg.Definitio
             end_dead_runs(interval_s),
             *failure_webhook(),
             *forget_old_runs(),
-            *retrain_on_new_data(catalog, made),
+            *retrain_on_new_data(catalog, made, 2 * interval_s),
         ],
         resources={"pamp": ProjectResource(root=str(project.root))},
         # One process for a run: there is one chain in it, and no step process can outlive a killed run.
@@ -66,6 +68,6 @@ def assets(catalog: Catalog) -> list[dg.AssetsDefinition | dg.AssetSpec]:
         pretrained_checkpoint_asset(catalog, keys),
         checkpoint_spec(catalog),
         hf_export_asset(catalog),
-        *([eval_scores_asset(catalog)] if catalog.evaluations else []),
+        *([eval_scores_asset(catalog)] if catalog.names("evaluation") else []),
         leaderboard_asset(catalog),
     ]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.suggest import did_you_mean
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import DeclarationError, InputError
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.orchestration.partitions import multi_key, shard_pairs
 
@@ -74,6 +74,7 @@ def require_partition(catalog: Catalog, lake: Lake, stage: str, partition: str |
         known = [multi_key(corpus=corpus, model=model) for corpus in catalog.corpora for model in catalog.models]
     if partition in known:
         return
+    _require_sound(catalog, stage, partition)
     if known == [None]:
         raise InputError(f"{stage} has no partitions; leave out --partition.")
     names = [str(key) for key in known]
@@ -84,3 +85,16 @@ def require_partition(catalog: Catalog, lake: Lake, stage: str, partition: str |
     raise InputError(
         f"{stage} has no partition {partition!r}.{did_you_mean(partition, names)} Keys: {', '.join(names) or 'none'}."
     )
+
+
+def _require_sound(catalog: Catalog, stage: str, partition: str | None) -> None:
+    """Raises DeclarationError where a partition is none because a file that it goes by is broken."""
+    kinds = {
+        "raw_corpus": ("corpus",),
+        "tokenized_shards": ("corpus", "model"),
+        "megatron_checkpoint": ("model",),
+        "pretrained_checkpoint": ("model", "training_config"),
+    }
+    names = zip(kinds.get(stage, ()), (partition or "").split("|"), strict=False)
+    if problems := [problem for key in names for problem in catalog.broken.get(key, ())]:
+        raise DeclarationError(problems)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from pamp_pipelines.declarations.catalog import Catalog, load_catalog
+from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.usable import usable_catalog
 from pamp_pipelines.lake.catalogue import open_lake
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.lake.store import Lake
@@ -24,7 +25,8 @@ class ProjectResource(dg.ConfigurableResource):
 
     @cached_property
     def catalog(self) -> Catalog:
-        return load_catalog(self.project)
+        """What is right on disk now. Looking up a broken declaration raises what is wrong with it, and it alone."""
+        return usable_catalog(self.project)[0]
 
     @property
     def lake(self) -> Lake:

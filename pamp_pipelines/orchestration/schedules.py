@@ -8,6 +8,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.orchestration.assets.pretrained_checkpoint import Mode, Training
 from pamp_pipelines.orchestration.jobs import TRAIN
 from pamp_pipelines.orchestration.partitions import multi_key
+from pamp_pipelines.orchestration.retraining import NAME as RETRAIN_ON_NEW_DATA
 
 
 def schedules(catalog: Catalog) -> list[dg.ScheduleDefinition]:
@@ -18,9 +19,15 @@ def schedules(catalog: Catalog) -> list[dg.ScheduleDefinition]:
     ]
 
 
+def schedule_name(config: str) -> str:
+    """``retrain_`` and the config, in what Dagster takes as a name; no other config has it (``declarations.files``)."""
+    name = f"retrain_{re.sub(r'[^A-Za-z0-9]', '_', config)}"
+    return f"cron_{name}" if name == RETRAIN_ON_NEW_DATA else name
+
+
 def _schedule(config: str, cron: str, models: list[str]) -> dg.ScheduleDefinition:
     @dg.schedule(
-        name=f"retrain_{re.sub(r'[^A-Za-z0-9]', '_', config)}",
+        name=schedule_name(config),
         job_name=TRAIN,
         cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.STOPPED,

@@ -2,14 +2,13 @@
 
 import dagster as dg
 
-from pamp_pipelines.declarations.catalog import Catalog, read_catalog
+from pamp_pipelines.declarations.catalog import KINDS, Catalog, folder_of
+from pamp_pipelines.declarations.usable import usable_catalog
 from pamp_pipelines.errors import Problem
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
 from pamp_pipelines.orchestration.declarations import Report, observe
 from pamp_pipelines.orchestration.leftovers import end_leftovers
 from pamp_pipelines.orchestration.resources import ProjectResource
-
-_DECLARED = ("corpora", "models", "training_configs", "evaluations", "profiles")
 
 SETTLED_S = 120.0
 """A training run reports its checkpoints itself, within moments; what is older than this was missed."""
@@ -33,7 +32,7 @@ def watch_declarations(loaded: Catalog) -> dg.SensorDefinition:
         "partitions that read it become stale. Says when Reload definitions is needed.",
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        on_disk, problems = read_catalog(loaded.project)
+        on_disk, problems = usable_catalog(loaded.project)
         events: list[Report] = []
         observed = observe(context.instance, known_to(loaded, on_disk), events.append)
         return dg.SensorResult(asset_events=events, skip_reason=_message(loaded, on_disk, problems, observed))
@@ -79,18 +78,20 @@ def known_to(loaded: Catalog, on_disk: Catalog) -> Catalog:
     """The declarations on disk that have a partition in the loaded definitions."""
     return Catalog(
         on_disk.project,
-        corpora={name: c for name, c in on_disk.corpora.items() if name in loaded.corpora},
-        models={name: m for name, m in on_disk.models.items() if name in loaded.models},
-        training_configs={n: c for n, c in on_disk.training_configs.items() if n in loaded.training_configs},
+        corpora={name: c for name, c in on_disk.corpora.items() if name in loaded.names("corpus")},
+        models={name: m for name, m in on_disk.models.items() if name in loaded.names("model")},
+        training_configs={
+            name: c for name, c in on_disk.training_configs.items() if name in loaded.names("training_config")
+        },
     )
 
 
 def not_loaded(loaded: Catalog, on_disk: Catalog) -> list[str]:
     """Declarations that were added, removed or edited after the definitions were loaded, as ``models/name``."""
     found = []
-    for kind in _DECLARED:
-        old, new = getattr(loaded, kind), getattr(on_disk, kind)
-        found += [f"{kind}/{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    for kind in KINDS:
+        old, new, folder = loaded.declared(kind), on_disk.declared(kind), folder_of(loaded.project, kind).name
+        found += [f"{folder}/{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     return found
 
 

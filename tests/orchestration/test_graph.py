@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from pamp_pipelines.cli import pamp
 from pamp_pipelines.declarations.catalog import load_catalog
-from pamp_pipelines.errors import InputError
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.project import Project
 
@@ -136,17 +135,21 @@ def test_a_project_without_declarations_loads(tmp_path: Path) -> None:
     dg.Definitions.validate_loadable(build_definitions(Project(tmp_path)))
 
 
-def test_equal_names_of_model_and_config_are_refused(tmp_path: Path) -> None:
-    """Dagster's inference takes such dimensions for each other and fails without naming a file."""
+def test_equal_names_of_model_and_config_cost_one_of_them_its_partition(tmp_path: Path) -> None:
+    """Dagster's inference takes such dimensions for each other, and would load nothing at all."""
     project = make_project(tmp_path)
     rename(project.root / "assets/training_configs/sonnets-only.yaml", "scratch")
     for path in ("corpora/plays", "models/imported", "training_configs/both"):
         (project.root / f"assets/{path}.yaml").unlink()
-    with pytest.raises(InputError, match=r"assets/models and assets/training_configs declare the very same names"):
-        build_definitions(project)
+    definitions = build_definitions(project)
+    dg.Definitions.validate_loadable(definitions)
+    graph = definitions.resolve_asset_graph()
+    assert describe_partitions(graph.get(dg.AssetKey("training_declaration")).partitions_def) == []
+    assert describe_partitions(graph.get(dg.AssetKey("model_declaration")).partitions_def) == ["scratch"]
+    assert "declare the very same names" in (graph.get(dg.AssetKey("training_declaration")).description or "")
 
 
-def test_check_refuses_equal_names_too(tmp_path: Path) -> None:
+def test_check_refuses_equal_names(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     for name in ("plays", "sonnets"):
         rename(project.root / f"assets/models/{'imported' if name == 'plays' else 'scratch'}.yaml", name)

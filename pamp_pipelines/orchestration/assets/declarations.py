@@ -37,6 +37,20 @@ def _spec(
         group_name="declarations",
         kinds={"yaml"},
         owners=owners(declared),
-        description=f"A YAML file in `{folder}`; its name is the partition key.\n\n{_HOW}",
+        description=f"A YAML file in `{folder}`; its name is the partition key.\n\n{broken_note(catalog, kind)}{_HOW}",
         metadata=code_references(catalog, kind),
     )
+
+
+def broken_note(catalog: Catalog, kind: str, name: str | None = None) -> str:
+    """Markdown: what was wrong with files of a kind, or with the one of a name, when the definitions were loaded."""
+    problems = [
+        problem
+        for (of_kind, of_name), found in catalog.broken.items()
+        if of_kind == kind and name in (None, of_name)
+        for problem in found
+    ]
+    if not problems:
+        return ""
+    lines = "\n".join(f"* `{problem}`" for problem in problems)
+    return f"**Broken when the definitions were loaded:**\n\n{lines}\n\n"

@@ -17,7 +17,7 @@ def leaderboard_asset(catalog: Catalog) -> dg.AssetsDefinition:
     @dg.asset(
         deps=[
             dg.AssetDep(eval_scores_key(name), partition_mapping=dg.AllPartitionMapping())
-            for name in catalog.evaluations
+            for name in catalog.names("evaluation")
         ],
         group_name="evaluation",
         kinds={"pandas", "parquet"},
