@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.name_clashes import name_clashes
+from pamp_pipelines.declarations.row_files import held_out_corpus, is_held_out
+from pamp_pipelines.errors import DeclarationError
 
 CHECKPOINT_PARTITIONS = "checkpoint"
 """Name of the dynamic partitions; it is global in a Dagster instance."""
@@ -19,7 +22,7 @@ checkpoints = dg.DynamicPartitionsDefinition(name=CHECKPOINT_PARTITIONS)
 
 @dataclass(frozen=True)
 class Partitions:
-    """Partitions of one project; keys are the stems of its declaration files, also of broken ones."""
+    """Partitions of one project; keys are the stems of its declaration files."""
 
     corpus: dg.StaticPartitionsDefinition
     model: dg.StaticPartitionsDefinition
@@ -35,7 +38,10 @@ class Partitions:
 
 
 def partitions(catalog: Catalog) -> Partitions:
-    corpora, models, configs = catalog.names("corpus"), catalog.names("model"), catalog.names("training_config")
+    """Raises DeclarationError for names that Dagster could not tell apart."""
+    if clashes := name_clashes(catalog):
+        raise DeclarationError(clashes)
+    corpora, models, configs = list(catalog.corpora), list(catalog.models), list(catalog.training_configs)
     corpus, model = dg.StaticPartitionsDefinition(corpora), dg.StaticPartitionsDefinition(models)
     training_config = dg.StaticPartitionsDefinition(configs)
     configs_of_corpus = {
@@ -89,5 +95,9 @@ def multi_key(**keys: str) -> str:
 
 
 def shard_pairs(catalog: Catalog) -> list[tuple[str, str]]:
-    """(corpus, model) of every declared run, sorted: the shards that are ever needed."""
-    return sorted({(corpus, model) for model, config in catalog.pairs() for corpus in catalog.blend(config)})
+    """(corpus, model) of every declared run, and of held-out text that is scored; sorted: the shards ever needed."""
+    sources = {source for evaluation in catalog.evaluations.values() for source in evaluation.data.values()}
+    scored = {held_out_corpus(source) for source in sources if is_held_out(source)} & catalog.corpora.keys()
+    pairs = catalog.pairs()
+    trained = {(corpus, model) for model, config in pairs for corpus in catalog.blend(config)}
+    return sorted(trained | {(str(corpus), model) for model, _ in pairs for corpus in scored})
