@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.declarations.name_clashes import name_clashes
 from pamp_pipelines.declarations.row_files import held_out_corpus, is_held_out
-from pamp_pipelines.errors import DeclarationError
 
 CHECKPOINT_PARTITIONS = "checkpoint"
 """Name of the dynamic partitions; it is global in a Dagster instance."""
@@ -22,7 +20,7 @@ checkpoints = dg.DynamicPartitionsDefinition(name=CHECKPOINT_PARTITIONS)
 
 @dataclass(frozen=True)
 class Partitions:
-    """Partitions of one project; keys are the stems of its declaration files."""
+    """Partitions of one project; keys are the stems of its declaration files, also of broken ones."""
 
     corpus: dg.StaticPartitionsDefinition
     model: dg.StaticPartitionsDefinition
@@ -38,10 +36,7 @@ class Partitions:
 
 
 def partitions(catalog: Catalog) -> Partitions:
-    """Raises DeclarationError for names that Dagster could not tell apart."""
-    if clashes := name_clashes(catalog):
-        raise DeclarationError(clashes)
-    corpora, models, configs = list(catalog.corpora), list(catalog.models), list(catalog.training_configs)
+    corpora, models, configs = catalog.names("corpus"), catalog.names("model"), catalog.names("training_config")
     corpus, model = dg.StaticPartitionsDefinition(corpora), dg.StaticPartitionsDefinition(models)
     training_config = dg.StaticPartitionsDefinition(configs)
     configs_of_corpus = {
