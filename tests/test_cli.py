@@ -331,7 +331,7 @@ def test_dry_run_shows_the_model_that_would_be_trained(own_project: Project) -> 
     at = ("--project", own_project.root, "--json")
     assert pamp("tokenize", "sonnets", "scratch", *at).exit_code == 0
     assert pamp("import-hf", "scratch", *at).exit_code == 0
-    profile = "{launcher: slurm, nodes: 2, time_limit: 1h, slurm: {partition: gpu, account: llm}}\n"
+    profile = "{launcher: slurm, nodes: 2, slurm: {partition: gpu, account: llm}}\n"
     (own_project.resources / "cluster.yaml").write_text(profile)
     changed = ("--set", "dropout.hidden=0.25", "--profile", "cluster")
     result = pamp("train", "scratch", "sonnets-only", *changed, "--dry-run", *at)
