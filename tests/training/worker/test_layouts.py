@@ -145,16 +145,16 @@ def test_what_was_drawn_is_counted_and_nothing_is_written_beside_the_shards(trai
     assert [file.suffix for file in sorted(trainer.shards.iterdir())] == [".bin", ".idx"] * 4
 
 
-@pytest.mark.parametrize("tensor", [1, 2], ids=["data 2", "tensor 2"])
+@pytest.mark.parametrize("sizes", [{}, {"tensor": 2}, {"pipeline": 2}], ids=["data 2", "tensor 2", "pipeline 2"])
 def test_a_run_goes_on_with_other_parallel_sizes(
-    tensor: int, trainer: Any, single: TrainJob, weights: Path, tmp_path: Path
+    sizes: dict[str, int], trainer: Any, single: TrainJob, weights: Path, tmp_path: Path
 ) -> None:
     """Loss, learning rate, gradient norm and consumed samples: all that the records hold."""
     job = trainer.job(
         tmp_path,
         pretrained_checkpoint=weights,
         world_size=2,
-        parallelism={"distributed_optimizer": True, "tensor": tensor},
+        parallelism={"distributed_optimizer": True, **sizes},
     )
     _begin_as(single, job, trainer)
     trainer.finish(job)
