@@ -27,7 +27,7 @@ _MODEL = ("decoder.", "embedding.", "output_layer.", "mtp.", "encoder.")
 _PREDICTION = "mtp."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GatherItem:
     """One HF tensor to be written. `runs` say which rows of the block they come from, in the order of its own rows.
 

@@ -6,11 +6,14 @@ is done by the worker in processes of its own.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pamp_pipelines.conversion.declared import layout_in
 from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
 from pamp_pipelines.conversion.job import EXPORT_KIND, ExportJob
 from pamp_pipelines.conversion.layout import Layout
+from pamp_pipelines.conversion.plan import peak_bytes, workers_within
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
@@ -58,3 +61,23 @@ def plan_of(job: ExportJob) -> tuple[Layout, StoredCheckpoint, ExportPlan]:
     checkpoint = read_checkpoint(job.checkpoint)
     dtype = by_name(job.dtype) if job.dtype else None
     return layout, checkpoint, plan_export(layout, checkpoint, dtype, job.max_shard_bytes)
+
+
+def describe_plan(job: ExportJob) -> dict[str, Any]:
+    """What an export would do, for `--plan`: sizes in bytes, files, and the bound of the memory used."""
+    layout, checkpoint, plan = plan_of(job)
+    workers = workers_within(job.memory_bytes, job.workers, plan.weight_bytes)
+    chunks = sum(len(tensor.chunks) for tensor in checkpoint.tensors.values())
+    return {
+        "architecture": layout.architecture.name,
+        "parameters": layout.parameters(),
+        "export_bytes": plan.weight_bytes,
+        "dtypes": [dtype.name for dtype in plan.dtypes],
+        "tensors": len(plan.items),
+        "files": len(plan.files),
+        "chunks": chunks,
+        "padding_rows": plan.padding_rows,
+        "skipped_tensors": plan.skipped,
+        "workers": workers,
+        "peak_memory_bytes": peak_bytes(workers, chunks),
+    }

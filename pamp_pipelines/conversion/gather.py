@@ -25,6 +25,9 @@ from pamp_pipelines.conversion.tensor_manifest import TensorDigest
 from pamp_pipelines.conversion.torch_dist import StoredChunk
 from pamp_pipelines.errors import InputError, VerificationFailed
 
+_REMEMBERED = 4096
+"""Payloads whose places a reader remembers: those of a block are asked for several times, one after the other."""
+
 
 @dataclass(frozen=True)
 class ExportBucket:
@@ -113,6 +116,8 @@ class ChunkReader:
         """
         key = chunk.file, chunk.start
         if key not in self._arrays:
+            if len(self._arrays) >= _REMEMBERED:
+                self._arrays.clear()
             file = self.directory / chunk.file
             if chunk.file not in self._streams:
                 self._streams[chunk.file] = file.open("rb")

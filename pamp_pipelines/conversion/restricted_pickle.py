@@ -7,6 +7,7 @@ use for it.
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable, Mapping
 from typing import IO, Any
@@ -25,6 +26,7 @@ _TORCH_TYPES = frozenset({"Size", "device", "layout", "memory_format", "dtype"})
 class Inert:
     """Stands for an object of the class `origin`: `args` of its constructor, `state` that was to be set on it."""
 
+    __slots__ = ("args", "state")  # an index holds three of them for each chunk
     origin = ""
 
     def __init__(self, *args: Any) -> None:
@@ -44,11 +46,17 @@ class Inert:
 
 
 def _inert(origin: str) -> type[Inert]:
-    return type(origin.rsplit(".", 1)[-1], (Inert,), {"origin": origin})
+    return type(origin.rsplit(".", 1)[-1], (Inert,), {"origin": origin, "__slots__": ()})
 
 
 def _size(values: Any = ()) -> tuple[int, ...]:
-    return tuple(int(v) for v in values)
+    return _shared(tuple(int(v) for v in values))
+
+
+@functools.lru_cache(maxsize=100_000)
+def _shared(size: tuple[int, ...]) -> tuple[int, ...]:
+    """The same size as one object: an index holds each offset twice, and has few shapes."""
+    return size
 
 
 class _Unpickler(pickle.Unpickler):

@@ -32,7 +32,7 @@ _INDEX = Global(_DCP, "MetadataIndex")
 _STORAGE_INFO = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredChunk:
     """A box of a tensor: `offset` and `size` along each axis; its payload is `length` bytes of `file` from `start`."""
 
@@ -43,7 +43,7 @@ class StoredChunk:
     length: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor of the checkpoint. `dtype` is None where it is no type of weights (optimizer counters and the like)."""
 
@@ -53,7 +53,7 @@ class StoredTensor:
     chunks: tuple[StoredChunk, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredObject:
     """A pickled object of the checkpoint, by its unique key `<key>/shard_<offsets>_<shape>`."""
 
@@ -116,9 +116,11 @@ def read_checkpoint(directory: Path) -> StoredCheckpoint:
     return StoredCheckpoint(directory, tensors, objects)
 
 
-def _places(storage_data: Mapping[Inert, Inert]) -> dict[tuple[str, Shape | None], tuple[str, int, int]]:
+def _places(storage_data: dict[Inert, Inert]) -> dict[tuple[str, Shape | None], tuple[str, int, int]]:
+    """Where each chunk and object lies. Takes the dict apart: both at once would be the most that an export needs."""
     places = {}
-    for index, info in storage_data.items():
+    while storage_data:
+        index, info = storage_data.popitem()
         if info["transform_descriptors"]:
             raise ValueError(f"{index['fqn']} is stored with transforms {info['transform_descriptors']}")
         places[index["fqn"], index["offset"]] = (str(info["relative_path"]), int(info["offset"]), int(info["length"]))
@@ -126,10 +128,12 @@ def _places(storage_data: Mapping[Inert, Inert]) -> dict[tuple[str, Shape | None
 
 
 def _entries(
-    state: Mapping[str, Inert], places: Mapping[tuple[str, Shape | None], tuple[str, int, int]]
+    state: dict[str, Inert], places: Mapping[tuple[str, Shape | None], tuple[str, int, int]]
 ) -> tuple[dict[str, StoredTensor], dict[str, StoredObject]]:
+    """Tensors and objects by key. Takes `state` apart, as _places does."""
     tensors, objects = {}, {}
-    for key, entry in state.items():
+    for key in list(state):
+        entry = state.pop(key)
         if entry.origin == f"{_DCP}.BytesStorageMetadata":
             objects[key] = StoredObject(key, *places[key, None])
             continue

@@ -1,6 +1,7 @@
 """The plan of a model of many small tensors: how much memory one more chunk takes, and which bucket gets it."""
 
 import tracemalloc
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.conversion_plan import CONFIG, NARROW, write_headers
-from pamp_pipelines.conversion import buckets
+from pamp_pipelines.conversion import buckets, exporter
 from pamp_pipelines.conversion.buckets import assign, bucket_count, read_plan, write_plans
 from pamp_pipelines.conversion.import_work import Stored
 from pamp_pipelines.conversion.importer import plan_of
-from pamp_pipelines.conversion.job import ImportJob
+from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes
 from pamp_pipelines.conversion.torch_dist import write_index
 
@@ -56,6 +57,22 @@ def test_buckets_and_index_are_written_a_chunk_at_a_time(tmp_path: Path) -> None
 
     _, peak = peak_of(write)
     assert peak / len(plan.sizes) < 300
+
+
+def test_a_chunk_of_an_export_takes_no_more_either(tmp_path: Path) -> None:
+    peaks, chunks = [], []
+    for layers in (6, 12):
+        plan = many_experts(tmp_path, layers)()
+        release = tmp_path / f"{layers} layers, imported"
+        release.mkdir()
+        (release / "__0_0.distcp").touch()
+        write_index(release, Stored(plan, array("H", bytes(2 * len(plan.sizes))), ["__0_0.distcp"], []), [])
+        job = ExportJob(name="x", id="x", output=tmp_path / "out", checkpoint=release, template=plan.source.dir)
+        assert len(exporter.plan_of(job)[2].items) > 64 * layers
+        peaks.append(peak_of(lambda job=job: exporter.plan_of(job))[1])
+        chunks.append(len(plan.sizes))
+    per_chunk = (peak_bytes(1, 10**6) - peak_bytes(1)) / 10**6
+    assert (peaks[1] - peaks[0]) / (chunks[1] - chunks[0]) < per_chunk
 
 
 @pytest.mark.parametrize("size", [400, 10_000])
