@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import json
 import math
+import shutil
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 
 from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.dtypes import by_name
+from pamp_pipelines.conversion.job import ImportJob
 from pamp_pipelines.conversion.plan import ChunkItem, ImportPlan, Piece
 
 _BUCKET_BYTES = 128 * 2**20
@@ -31,6 +33,18 @@ class ImportBucket:
     file: Path
     plan: Path
     bytes: int
+
+
+def buckets_dir(job: ImportJob) -> Path:
+    """Where finished files of an import wait for the others. Its name holds the job's id, which covers every input."""
+    return job.output.parent / f".{job.output.name}.{job.id[:16]}.buckets"
+
+
+def sweep_buckets(job: ImportJob, keep: Path) -> None:
+    """Removes what unfinished imports of other inputs into the same output left."""
+    for folder in job.output.parent.glob(f".{job.output.name}.*.buckets"):
+        if folder != keep:
+            shutil.rmtree(folder)
 
 
 def bucket_count(sizes: Sequence[int]) -> int:

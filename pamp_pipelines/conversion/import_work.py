@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pamp_pipelines.conversion.buckets import assign, write_plans
+from pamp_pipelines.conversion.buckets import assign, buckets_dir, sweep_buckets, write_plans
 from pamp_pipelines.conversion.hf_source import HFTensor
 from pamp_pipelines.conversion.importer import CHECKPOINT, TEMPLATE, model_checks, plan_of
 from pamp_pipelines.conversion.job import ImportJob
@@ -31,7 +31,7 @@ from pamp_pipelines.conversion.torch_dist import (
     write_index,
     write_tracker,
 )
-from pamp_pipelines.conversion.write_chunks import WrittenBucket, buckets_dir, sweep_buckets, write_bucket
+from pamp_pipelines.conversion.write_chunks import WrittenBucket, write_bucket
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult

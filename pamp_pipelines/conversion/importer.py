@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pamp_pipelines.conversion.array import write_buckets_on
 from pamp_pipelines.conversion.buckets import bucket_count
 from pamp_pipelines.conversion.declared import layout_in
 from pamp_pipelines.conversion.hf_source import read_source
@@ -15,6 +16,7 @@ from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.template import write_scratch_template
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.source_checks import tokenizer_problem
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event, ignore
@@ -27,13 +29,21 @@ TEMPLATE = "hf_template"
 CHECKPOINT = "checkpoint"
 
 
-def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None = None) -> Artifact:
+def import_hf(
+    job: ImportJob,
+    on_event: OnEvent = ignore,
+    verify: Verify | None = None,
+    *,
+    profile: ComputeProfile | None = None,
+) -> Artifact:
     """Converts a model, or records one without weights; a finished artifact with the job's id is returned as it is.
 
     The artifact (kind `megatron_checkpoint`) holds `hf_template/` and, unless the model is from scratch, `checkpoint/`
     with its tracker file and `release/`. It appears under its name only when it is complete.
 
-    `verify` is asked for further verdicts on the finished directory before it is published.
+    `verify` is asked for further verdicts on the finished directory before it is published. `profile` says where the
+    checkpoint's files are written: on a cluster by the tasks of an array, by default by processes of this machine. They
+    are the same files.
 
     Raises:
         InputError: the source is incomplete or of an architecture that is not supported; the output is not an artifact.
@@ -48,10 +58,13 @@ def import_hf(job: ImportJob, on_event: OnEvent = ignore, verify: Verify | None 
                 _from_scratch(job, draft, on_event)
             else:
                 # from headers only: a wrong source is refused here, before a process is started
-                vocabulary = plan_of(job).layout.dimensions["V"]
-                misfit = tokenizer_problem(job.source, job.name, vocabulary)
+                plan = plan_of(job)
+                misfit = tokenizer_problem(job.source, job.name, plan.layout.dimensions["V"])
                 if misfit is not None:
                     on_event(event("warning", message=misfit))
+                if profile is not None and profile.launcher != "local":
+                    write_buckets_on(profile, job, plan, on_event)
+                del plan  # not held while the worker makes its own
                 result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
                 draft.stats |= result.stats
                 draft.checks += result.checks

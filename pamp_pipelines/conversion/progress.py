@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from pamp_pipelines.lake.events import EventLog
+from pamp_pipelines.lake.events import EventKind
 
 _INTERVAL_S = 0.5
+
+
+class Events(Protocol):
+    """Where events go: a worker's log, or whoever listens to several."""
+
+    def write(self, kind: EventKind, **data: Any) -> None: ...
 
 
 @dataclass
 class Progress:
     """Counts bytes and writes a `progress` event at most every half second, and one at the end."""
 
-    events: EventLog
+    events: Events
     stage: str
     total_bytes: int
     done_bytes: int = 0

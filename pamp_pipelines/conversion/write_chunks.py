@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.bits import non_finite
 from pamp_pipelines.conversion.buckets import ImportBucket, read_plan
 from pamp_pipelines.conversion.dequantise import dequantise
-from pamp_pipelines.conversion.job import ImportJob
 from pamp_pipelines.conversion.payload import write_tensor
 from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem, Piece
 from pamp_pipelines.conversion.processes import Report
@@ -94,18 +92,6 @@ class _Reader:
     def close(self) -> None:
         for descriptor in self._files.values():
             os.close(descriptor)
-
-
-def buckets_dir(job: ImportJob) -> Path:
-    """Where finished files of an import wait for the others. Its name holds the job's id, which covers every input."""
-    return job.output.parent / f".{job.output.name}.{job.id[:16]}.buckets"
-
-
-def sweep_buckets(job: ImportJob, keep: Path) -> None:
-    """Removes what unfinished imports of other inputs into the same output left."""
-    for folder in job.output.parent.glob(f".{job.output.name}.*.buckets"):
-        if folder != keep:
-            shutil.rmtree(folder)
 
 
 def write_bucket(bucket: ImportBucket, report: Report) -> WrittenBucket:

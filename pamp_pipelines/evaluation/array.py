@@ -16,7 +16,6 @@ from pamp_pipelines.evaluation.run import (
     forget,
     leases,
     locks,
-    prepared,
     scored,
     stage_text,
     unscored,
@@ -26,6 +25,7 @@ from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.hashing import sha256_json
 from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.launchers.prepared import prepared
 
 WORKER = "pamp_pipelines.evaluation.array_worker"
 

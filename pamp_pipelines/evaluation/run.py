@@ -7,20 +7,19 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.evaluation.answers import delete_answers
 from pamp_pipelines.evaluation.export_cache import leased
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.artifact import Artifact, find
-from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.lake.staging import here
-from pamp_pipelines.launchers import find_worker, run_worker
+from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.launchers.prepared import prepared
 
 WORKER = "pamp_pipelines.evaluation.worker"
 _DONE = "done.json"
@@ -76,23 +75,6 @@ def stage_text(job: EvaluateJob) -> None:
     if job.subject.baseline is not None:
         for prefix in (*job.subject.baseline.train, *job.subject.baseline.heldout):
             here(prefix.parent)
-
-
-def prepared(work: Path, text: str) -> Path:
-    """The job file with this text in a folder that is empty but for it.
-
-    One whose worker a cluster still runs for a caller that is gone is left as it is, for `run_worker` to find.
-    """
-    file = work / "job.json"
-    if (found := find_worker(work)) is not None:
-        launcher, handle = found
-        if launcher.outlives_caller and file.is_file() and file.read_text() == text:
-            return file
-        launcher.cancel(handle)
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    write_text(file, text)
-    return file
 
 
 def collect(job: EvaluateJob) -> None:

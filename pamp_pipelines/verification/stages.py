@@ -12,6 +12,7 @@ from pathlib import Path
 from pamp_pipelines.conversion.exporter import export_hf
 from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import ExportJob, ImportJob
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore
@@ -26,10 +27,17 @@ from pamp_pipelines.verification.loss import LOSS, not_compared, verify_loss
 _COVERAGE = "coverage"
 
 
-def import_and_verify(job: ImportJob, on_event: OnEvent = ignore, *, layers: int | None = LAYERS) -> Artifact:
+def import_and_verify(
+    job: ImportJob,
+    on_event: OnEvent = ignore,
+    *,
+    layers: int | None = LAYERS,
+    profile: ComputeProfile | None = None,
+) -> Artifact:
     """`import_hf`, judged by `verify_checkpoint`; the verdicts are among the manifest's checks.
 
-    A verdict that is bad does not raise: the artifact is published with it, and what comes after refuses it.
+    A verdict that is bad does not raise: the artifact is published with it, and what comes after refuses it. The files
+    are written where `profile` says, as by `import_hf`; the verdict is reached here.
 
     Raises:
         InputError, WorkerFailed: as `import_hf` and `verify_checkpoint`.
@@ -40,7 +48,7 @@ def import_and_verify(job: ImportJob, on_event: OnEvent = ignore, *, layers: int
             return _from_scratch()
         return verify_checkpoint(job.source, directory, layers=layers, record=record, on_event=on_event)
 
-    artifact = import_hf(job, on_event, partial(verify, record=True))
+    artifact = import_hf(job, on_event, partial(verify, record=True), profile=profile)
     return artifact if _judged(artifact, LOGITS) else _judge(artifact, verify(here(artifact.path), record=False))
 
 

@@ -14,12 +14,8 @@ from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.evaluation import array, array_worker
 from pamp_pipelines.evaluation.array import Jobs, evaluate_many
 from pamp_pipelines.evaluation.plain import plain_job
-from pamp_pipelines.evaluation.run import prepared
 from pamp_pipelines.evaluation.spec import EvaluateJob
-from pamp_pipelines.launchers import WorkerSpec, launcher_for, worker
-from pamp_pipelines.launchers.local import LocalLauncher
 from pamp_pipelines.project import Project
-from tests.launchers.conftest import Bench, bench  # noqa: F401
 
 CLUSTER = ComputeProfile(launcher="slurm", nodes=2, processes_per_node=1)
 
@@ -121,29 +117,6 @@ def test_a_model_that_cannot_be_scored_keeps_no_other_one_waiting(
 def test_an_array_needs_a_cluster(jobs: list[EvaluateJob], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs a profile of a cluster"):
         evaluate_many(jobs, ComputeProfile(), tmp_path)
-
-
-def test_the_folder_of_a_worker_that_a_cluster_still_runs_is_left_alone(
-    bench: Bench,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without its handle it could not be found again, and a second one would be submitted."""
-
-    class Cluster(LocalLauncher):
-        outlives_caller = True
-
-    monkeypatch.setitem(worker._LAUNCHERS, "local", Cluster)
-    module = bench.write("waits", "import time; time.sleep(300)")
-    folder = bench.root / "work"
-    file = prepared(folder, "{}")
-    launcher = launcher_for(ComputeProfile())
-    handle = launcher.submit(WorkerSpec(module, file, folder, ComputeProfile()))
-    assert prepared(folder, "{}") == file
-    assert launcher.find(folder) == handle
-    prepared(folder, '{"other": 1}')
-    assert launcher.find(folder) is None
-    assert not launcher.poll(handle).running
-    assert [entry.name for entry in folder.iterdir()] == ["job.json"]
 
 
 def test_the_command_takes_a_profile_for_keys_only(tiny_project: Project) -> None:

@@ -117,7 +117,7 @@ def test_a_train_job_where_the_cluster_knows_them(
 
 def test_a_cluster_without_the_trainer_is_told(api: FakeKubernetes, tmp_path: Path) -> None:
     api.trainer = False
-    with pytest.raises(InputError, match="no trainjobs and trainingruntimes of trainer.kubeflow.org/v1alpha1"):
+    with pytest.raises(InputError, match="no trainjobs and trainingruntimes of trainer"):
         KubernetesLauncher().submit(spec(tmp_path, workload="train_job"))
     assert read_handle(tmp_path / "run") is None
 
@@ -183,7 +183,7 @@ def test_an_evicted_pod_is_preemption(api: FakeKubernetes, tmp_path: Path) -> No
 
 
 def test_a_deleted_train_job_is_not_waited_for(api: FakeKubernetes, tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureFailed, match="Kubeflow TrainJob pamp-.* was deleted"):
+    with pytest.raises(InfrastructureFailed, match=r"Kubeflow TrainJob pamp-.* was deleted"):
         run(api, tmp_path, lambda job: api.objects["trainjobs"].pop(job))
 
 

@@ -1,12 +1,17 @@
-"""Wide work as a Slurm array: tokenization dealt out to tasks on two nodes."""
+"""Wide work as a Slurm array: tokenization, scoring and conversion dealt out to tasks on two nodes."""
 
 import hashlib
 import json
+import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from pamp_pipelines.conversion.importer import import_hf
+from pamp_pipelines.conversion.job import plain_import_job
 from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import load_catalog
@@ -157,4 +162,45 @@ def test_an_array_scores_several_models(slurm: SlurmCluster, own_project: Projec
     perplexities = [[row["value"] for row in read_scores(scores.path / "scores.parquet")] for scores in (first, last)]
     assert perplexities[0] == perplexities[1]
     assert len([event for event in seen if event.kind == "submitted"]) == 1
+    assert slurm.jobs() == []
+
+
+def write_model(folder: Path) -> None:
+    """A model of 268 MB, which is three buckets of a checkpoint; most of it is its vocabulary."""
+    config = {
+        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64_000, "hidden_size": 1024},
+        **{"num_hidden_layers": 1, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2},
+        **{"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "hidden_act": "silu"},
+    }
+    layer = "model.layers.0."
+    shapes = {
+        **dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), (64000, 1024)),
+        **{f"{layer}self_attn.{name}_proj.weight": (1024, 1024) for name in "qo"},
+        **{f"{layer}self_attn.{name}_proj.weight": (256, 1024) for name in "kv"},
+        **{f"{layer}mlp.{name}_proj.weight": (96, 1024) for name in ("gate", "up")},
+        f"{layer}mlp.down_proj.weight": (1024, 96),
+        **{f"{layer}{name}_layernorm.weight": (1024,) for name in ("input", "post_attention")},
+        "model.norm.weight": (1024,),
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        bits = np.arange(math.prod(shape), dtype=np.uint32).astype(np.uint16) + np.uint16(number)
+        tensors[name] = (bits & 0x3BFF).view(np.float16).reshape(shape)  # small finite numbers
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_an_array_writes_the_files_of_an_import(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write_model(source := tmp_path / "source")
+    seen: list[Event] = []
+    jobs = [plain_import_job(source, tmp_path / name) for name in ("here", "there")]
+    import_hf(jobs[0])
+    import_hf(jobs[1], seen.append, profile=PROFILE)
+    files = [bytes_of(tmp_path / name / "checkpoint/release") for name in ("here", "there")]
+    assert files[0] == files[1]
+    assert len(files[0]) >= 4  # three buckets, and the index
+    submitted = [event.data["launcher"] for event in seen if event.kind == "submitted"]
+    assert submitted == ["slurm"]
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix in (".buckets", ".array")]
     assert slurm.jobs() == []

@@ -1,6 +1,7 @@
 """NVIDIA's training loop on two Slurm nodes, pipeline- and data-parallel.
 
-Its caller is killed, another one finds the job, a rank is killed, and a retry finishes.
+Its caller is killed, another one finds the job, a rank is killed, and a retry resumes; that is preempted, saves, is
+started again by Slurm, and finishes.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -72,10 +74,23 @@ def ranks(token: str) -> dict[int, psutil.Process]:
     return found
 
 
+def preempt(slurm: SlurmCluster, job: str, token: str) -> None:
+    """Let a job in `urgent` take the nodes; then see to it that the preempted job starts again soon.
+
+    The ranks stand still until Slurm has them go on, with SIGCONT and SIGTERM: they cannot have finished before.
+    """
+    for rank in ranks(token).values():
+        rank.send_signal(signal.SIGSTOP)
+    slurm.command("sbatch", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+    wait_for(lambda: slurm.command("squeue", "-h", "-j", job, "-o", "%T") == "PENDING", 120, "requeue")
+    slurm.hurry(job)
+
+
 @pytest.mark.timeout(1800)  # on a machine with other work
 def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, own_project: Project) -> None:
-    (own_project.root / "assets/training_configs/wide.yaml").write_text(yaml.safe_dump(CONFIG))
-    (own_project.root / "resources/cluster.yaml").write_text(yaml.safe_dump(PROFILE))
+    config = {**CONFIG, "iterations": 60, "checkpoint": {"interval": 7}, "validation": {"interval": 60}}
+    (own_project.root / "assets/training_configs/wide.yaml").write_text(yaml.safe_dump(config))
+    (own_project.root / "resources/cluster.yaml").write_text(yaml.safe_dump({**PROFILE, "grace_s": 25}))
     catalog, lake = load_catalog(own_project), Lake(own_project.lake)
     scan_corpus(corpus_job(catalog, lake, "sonnets"))
     tokenize(tokenize_job(catalog, lake, "sonnets", "scratch"))
@@ -90,7 +105,7 @@ def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, 
     job = train_job(catalog, lake, "scratch", "wide")
 
     def kill_rank_3(event: Event) -> None:
-        if event.kind == "metric" and event.data["iteration"] >= 5:
+        if event.kind == "metric" and event.data["iteration"] >= 8:
             rank = ranks(read_handle(job.run_dir).token).get(3)
             if rank is not None:
                 rank.kill()
@@ -103,13 +118,26 @@ def test_a_killed_two_node_training_is_finished_by_a_retry(slurm: SlurmCluster, 
     assert ranks(read_handle(job.run_dir).token) == {}
 
     seen: list[Event] = []
-    artifact = train(job, seen.append)
-    begun = next(e for e in seen if e.kind == "started")
-    assert begun.data["iteration"] >= 2  # resumed
+    other: list[threading.Thread] = []
+
+    def listen(event: Event) -> None:
+        seen.append(event)
+        if event.kind == "metric" and event.data["iteration"] >= 16 and not other:
+            handle = read_handle(run_dir)
+            other.append(threading.Thread(target=preempt, args=(slurm, handle.id, handle.token)))
+            other[0].start()
+
+    artifact = train(job, listen)
+    other[0].join()
+    first, second = (number for number, e in enumerate(seen) if e.kind == "started")
+    assert seen[first].data["iteration"] >= 7  # resumed from what was saved before the kill
+    trained = [e.data["iteration"] for e in seen[first:second] if e.kind == "metric"]
+    assert seen[second].data["iteration"] >= trained[-1] >= 16  # Slurm's signal had it save where it was
     metrics = read_metrics(job.metrics_path)
-    assert [m["iteration"] for m in metrics if m["iteration"]] == list(range(1, 9))
+    assert [m["iteration"] for m in metrics if m["iteration"]] == list(range(1, 61))
     assert metrics[-1]["loss"] < metrics[1]["loss"]
-    assert artifact.manifest.stats["iterations"] == 8
+    assert artifact.manifest.stats["iterations"] == 60
     script = (read_handle(job.run_dir).log_dir / "job.sh").read_text()
     assert "#SBATCH --nodes=2\n" in script
-    assert json.loads((read_handle(job.run_dir).log_dir / "exit.json").read_text())["exit_code"] == 0
+    ended = json.loads((read_handle(job.run_dir).log_dir / "exit.json").read_text())
+    assert (ended["exit_code"], ended["restarts"]) == (0, 1)
