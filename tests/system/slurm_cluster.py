@@ -1,7 +1,8 @@
 """A real Slurm cluster of two nodes on this machine, without systemd and without touching /etc.
 
 One slurmctld and two slurmd (``n1``, ``n2``) of the distribution's packages, with a munged of their own, all on
-loopback and below one folder. `debug` is the default partition; jobs in `urgent` preempt those in `debug`.
+loopback and below one folder. `debug` is the default partition; jobs in `urgent` preempt those in `debug`. Each node
+has two generic resources `tape`, for which no device is needed.
 
 Several clusters may run on a machine at once: each has ports, a munge key and socket, and numbers of jobs of its own,
 and tells its processes from others by their SLURM_CONF.
@@ -64,8 +65,9 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000 Feature=cpu,local
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000 Feature=cpu,local
+GresTypes=tape
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000 Feature=cpu,local Gres=tape:2
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000 Feature=cpu,local Gres=tape:2
 PartitionName=debug Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=urgent Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=10
 """
@@ -135,6 +137,7 @@ class SlurmCluster:
             message_timeout=self.message_s,
         )
         (self.root / "slurm.conf").write_text(text)
+        (self.root / "gres.conf").write_text("NodeName=n[1-2] Name=tape Count=2\n")
         path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
         self.env = {"SLURM_CONF": str(self.root / "slurm.conf"), "PATH": path}
 

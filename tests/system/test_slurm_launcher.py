@@ -322,6 +322,9 @@ def test_slurm_takes_what_a_profile_says(slurm: SlurmCluster, bench: Bench) -> N
     compute = profile(
         nodes=1,
         partition="urgent",
+        account="llm",
+        qos="long",
+        gres="tape:1",
         constraint="cpu&local",
         time="0-00:10",
         cpus_per_node=2,
@@ -334,6 +337,7 @@ def test_slurm_takes_what_a_profile_says(slurm: SlurmCluster, bench: Bench) -> N
     for text in (
         *("Partition=urgent", "Features=cpu&local", "TimeLimit=00:10:00", "NumCPUs=2", "Nice=7"),
         *("Comment=two words, one 'quote'", "MinMemoryNode=100M", "Requeue=1"),
+        *("Account=llm", "TresPerNode=gres:tape:1"),
     ):
         assert text in shown
     assert launcher.cancel(handle).reason == "canceled"
@@ -360,3 +364,32 @@ def test_a_node_is_drained_and_another_is_down(slurm: SlurmCluster, bench: Bench
         assert (ended.reason, "NODE_FAIL" in ended.detail) == ("infrastructure", True), ended
     finally:
         slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"gres": "tape:3"}, "Requested node configuration is not available"),
+        ({"gres": "gpu:8"}, "Invalid generic resource"),
+        ({"constraint": "h100"}, "Invalid feature specification"),
+        ({"cpus_per_node": 5}, "configuration is not available"),
+        ({"directives": {"reservation": "theirs"}}, "reservation"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_refused_in_its_words(
+    slurm: SlurmCluster,
+    bench: Bench,  # noqa: F811
+    asked: dict[str, object],
+    words: str,
+) -> None:
+    with pytest.raises(InputError, match=f"(?i){words}.*change the profile's `slurm` fields"):
+        run_worker("json.tool", bench.job, bench.run_dir, profile=profile(nodes=1, **asked))
+    assert slurm.jobs() == []
+
+
+def test_a_container_where_pyxis_is_not_installed(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
+    """Slurm's own srun does not know pyxis' options."""
+    contained = profile(nodes=1, container={"image": "registry/pamp:1", "mounts": ["/lake:/lake"]})
+    with pytest.raises(WorkerFailed, match="unrecognized option '--container-image=registry/pamp:1'"):
+        run_worker("json.tool", bench.job, bench.run_dir, profile=contained)
+    assert slurm.jobs() == []
