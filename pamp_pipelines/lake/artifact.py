@@ -60,7 +60,7 @@ def read_manifest(file: Path) -> Manifest:
             f"{file}: not a manifest of pamp_pipelines ({listed}). If it is another program's, name another folder; "
             "otherwise delete the artifact and make it again."
         ) from None
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a readable manifest ({error}). Delete the artifact and make it again.") from None
 
 

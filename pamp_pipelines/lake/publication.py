@@ -48,6 +48,12 @@ def publish_record(record: Path, on_event: OnEvent = ignore) -> None:
     _publish(mirror, unit, on_event)
 
 
+def publish_single(file: Path) -> None:
+    """Put a file that stands for itself into the catalogue. Raises as `published`; does nothing in a local lake."""
+    if (mirror := mirror_of(file)) is not None:
+        _put_single(mirror, file)
+
+
 class Publisher:
     """Publishes records of kept checkpoints in a thread, one after another, while their run goes on.
 

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.artifact import Artifact, read_artifact
+from pamp_pipelines.errors import InputError, VerificationFailed
+from pamp_pipelines.lake.artifact import Artifact, Verify, read_artifact
 from pamp_pipelines.lake.manifest import MANIFEST
 
 _ID_CHARACTERS = 12
+
+LeftOut = dict[str, str]
+"""What of a lake cannot be used, by path: why."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,26 +61,51 @@ class Lake:
     def versions(self, model: str, training_config: str) -> list[int]:
         """Existing versions, oldest first."""
         parent = self.versions_dir(model, training_config)
-        return sorted(int(d.name[1:]) for d in parent.glob("v[0-9]*") if d.is_dir() and d.name[1:].isdecimal())
+        numbers = {int(d.name[1:]) for d in parent.glob("v[0-9]*") if d.name[1:].isdecimal()}
+        return sorted(n for n in numbers if self.version_dir(model, training_config, n).is_dir())
 
     def kept_record(self, key: CheckpointKey) -> Path:
         """Manifest of a kept checkpoint."""
         return self.version_dir(key.model, key.training_config, key.version) / "kept" / f"{key.step:07d}.json"
 
-    def kept_checkpoints(self) -> Iterator[CheckpointKey]:
-        """Keys of all kept checkpoints in the lake, sorted."""
+    def kept_checkpoints(self, left_out: LeftOut | None = None) -> Iterator[CheckpointKey]:
+        """Keys of all kept checkpoints in the lake, sorted.
+
+        Args:
+            left_out: gets the files among the records that are none by their name, or that lead nowhere.
+        """
         found = []
         for record in (self.root / "runs").glob("*/*/v*/kept/*.json"):
-            version, config, model = record.parts[-3], record.parts[-4], record.parts[-5]
-            if version[1:].isdecimal() and record.stem.isdecimal():
-                found.append(CheckpointKey(model, config, int(version[1:]), int(record.stem)))
+            if record.name.startswith("."):
+                continue  # beside a record, not one
+            key = self._key_of(record)
+            if key is not None and record.is_file():
+                found.append(key)
+            elif left_out is not None:
+                left_out[str(record)] = (
+                    "no record of a kept checkpoint: those are files runs/*/*/v0001/kept/0000500.json"
+                )
         yield from sorted(found)
+
+    def _key_of(self, record: Path) -> CheckpointKey | None:
+        """The checkpoint that a file records; None for one that is not where and named as ``kept_record`` has it."""
+        version, config, model = record.parts[-3], record.parts[-4], record.parts[-5]
+        try:
+            key = CheckpointKey.parse(f"{model}/{config}/{version}/{record.stem}")
+        except InputError:
+            return None
+        return key if self.kept_record(key) == record else None
 
     def export_dir(self, key: CheckpointKey) -> Path:
         return self.root / "exports" / str(key)
 
     def scores_dir(self, key: CheckpointKey, evaluation: str) -> Path:
         return self.root / "scores" / str(key) / evaluation
+
+    def recorded_file(self, asset: str, partition: str | None) -> Path:
+        """What Dagster was last told of a partition; ``lake.recorded`` reads it."""
+        path = self.root / "recorded" / asset / (partition or "all").replace("|", "/")
+        return path.with_name(f"{path.name}.recorded.json")  # no partition's name makes it a manifest.json
 
     @property
     def reports_dir(self) -> Path:
@@ -96,14 +124,27 @@ class Lake:
         }[kind]
         yield from self.artifacts_below(self.root / folder, kind)
 
-    def artifacts_below(self, folder: Path, kind: str) -> Iterator[Artifact]:
-        """Those of them in one folder of the lake."""
+    def artifacts_below(
+        self, folder: Path, kind: str, left_out: LeftOut | None = None, verify: Verify = "none"
+    ) -> Iterator[Artifact]:
+        """Those of them in one folder of the lake.
+
+        Args:
+            folder: anywhere in the lake.
+            kind: of the artifacts.
+            left_out: gets those that are not readable, are no artifacts of that kind, or fail to verify.
+            verify: how their files are compared with the manifest.
+        """
         for manifest in sorted(folder.rglob(MANIFEST)):
             if any(part.startswith(".") for part in manifest.relative_to(self.root).parts):
                 continue  # being built
             try:
-                artifact = read_artifact(manifest.parent, verify="none")
-            except InputError:
-                continue
-            if artifact.kind == kind:
-                yield artifact
+                artifact = read_artifact(manifest.parent, verify=verify)
+                if artifact.kind == kind:
+                    yield artifact
+                    continue
+                reason = f"{manifest}: is of a {artifact.kind}, where {kind} is kept"
+            except (InputError, VerificationFailed) as error:
+                reason = str(error)
+            if left_out is not None:
+                left_out[str(manifest)] = reason

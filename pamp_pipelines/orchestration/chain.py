@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.errors import DeclarationError, InputError
-from pamp_pipelines.lake.store import Lake
+from pamp_pipelines.lake.store import CheckpointKey, Lake, LeftOut
+from pamp_pipelines.orchestration.checkpoints import showable
 from pamp_pipelines.orchestration.partitions import multi_key, shard_pairs
+from pamp_pipelines.training.kept import read_kept
 
 CHAIN = (
     "raw_corpus",
@@ -50,8 +52,15 @@ def select(catalog: Catalog, asset: str) -> Selection:
     return Selection(stage, tuple(catalog.evaluations) if stage == "eval_scores" else ())
 
 
-def partitions_of(catalog: Catalog, lake: Lake, stage: str) -> list[str | None]:
-    """Keys of all declared partitions, and of all kept checkpoints; undeclared pairs do not exist."""
+def partitions_of(catalog: Catalog, lake: Lake, stage: str, left_out: LeftOut | None = None) -> list[str | None]:
+    """Keys of all declared partitions, and of all kept checkpoints; undeclared pairs do not exist.
+
+    Args:
+        catalog: the declarations.
+        lake: whose checkpoints.
+        stage: an asset; ``eval_scores`` stands for all evaluations.
+        left_out: gets the records of checkpoints that can neither be shown nor used.
+    """
     match stage:
         case "raw_corpus":
             return list(catalog.corpora)
@@ -62,13 +71,13 @@ def partitions_of(catalog: Catalog, lake: Lake, stage: str) -> list[str | None]:
         case "pretrained_checkpoint":
             return [multi_key(model=model, training_config=config) for model, config in catalog.pairs()]
         case "hf_export" | "eval_scores":
-            return [str(key) for key in lake.kept_checkpoints()]
+            return [str(key) for key in sorted(showable(lake, {} if left_out is None else left_out))]
         case _:
             return [None]
 
 
 def require_partition(catalog: Catalog, lake: Lake, stage: str, partition: str | None) -> None:
-    """Raises InputError unless the stage has this partition; says which it has."""
+    """Raises InputError, or what is wrong with a checkpoint, unless the stage has this partition; says which it has."""
     known = partitions_of(catalog, lake, stage)
     if stage == "tokenized_shards":  # shards that no run needs may be asked for by name
         known = [multi_key(corpus=corpus, model=model) for corpus in catalog.corpora for model in catalog.models]
@@ -78,6 +87,8 @@ def require_partition(catalog: Catalog, lake: Lake, stage: str, partition: str |
     if known == [None]:
         raise InputError(f"{stage} has no partitions; leave out --partition.")
     names = [str(key) for key in known]
+    if stage in ("hf_export", "eval_scores") and partition in {str(key) for key in lake.kept_checkpoints()}:
+        read_kept(lake, CheckpointKey.parse(str(partition)))  # says what is wrong with it
     if partition is None:
         raise InputError(f"{stage} has partitions; give --partition KEY or --all. Keys: {', '.join(names) or 'none'}.")
     if stage == "pretrained_checkpoint" and partition.count("|") == 1:

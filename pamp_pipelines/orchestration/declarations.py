@@ -37,9 +37,15 @@ def observe(instance: dg.DagsterInstance, catalog: Catalog, emit: Callable[[Repo
         if observed_version(instance, dg.AssetKey(ASSETS[kind]), name) != declaration_hash(declared)
     ]
     for kind, name, declared in changed:
-        for event in (dg.AssetObservation, dg.AssetMaterialization):
-            emit(event(ASSETS[kind], partition=name, **_facts(catalog, kind, name, declared)))
+        for report in reports(catalog, kind, name, declared):
+            emit(report)
     return len(changed)
+
+
+def reports(catalog: Catalog, kind: str, name: str, declared: Declaration) -> list[Report]:
+    """What is reported of a declaration as it is."""
+    facts = _facts(catalog, kind, name, declared)
+    return [event(ASSETS[kind], partition=name, **facts) for event in (dg.AssetObservation, dg.AssetMaterialization)]
 
 
 def declared_of(catalog: Catalog) -> Iterator[tuple[str, str, Declaration]]:

@@ -14,9 +14,11 @@ from pathlib import Path
 import dagster as dg
 
 from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.store import LeftOut
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.chain import CHAIN, Selection, partitions_of, require_partition, select
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
+from pamp_pipelines.orchestration.damage import sentences
 from pamp_pipelines.orchestration.declarations import observe
 from pamp_pipelines.orchestration.events import listener
 from pamp_pipelines.orchestration.failures import stage_error
@@ -24,7 +26,9 @@ from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.leftovers import end_leftovers, process_tags
 from pamp_pipelines.orchestration.origin import origin, origin_in
 from pamp_pipelines.orchestration.pools import holding_slot
+from pamp_pipelines.orchestration.recording import READS
 from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.staleness import is_stale
 from pamp_pipelines.orchestration.uptodate import existing
 from pamp_pipelines.orchestration.versions import DATA_VERSION_TAG, asset_key, recorded_version
 from pamp_pipelines.project import Project
@@ -105,20 +109,27 @@ class _Runner:
         return build_definitions(self.project).resolve_implicit_global_asset_job_def()
 
     def bring_up_to_date(self, selection: Selection) -> Iterator[MaterializedPartition]:
-        """Run those partitions of a step whose artifact or whose record in Dagster is missing or differs."""
-        if selection.stage == "hf_export":
+        """Run those partitions of a step whose artifact or whose record in Dagster is missing, differs or is stale."""
+        left_out: LeftOut = {}
+        if selection.stage in ("hf_export", "eval_scores"):
             announce_unknown(self.instance, self.pamp.lake)
-        for partition in partitions_of(self.pamp.catalog, self.pamp.lake, selection.stage):
+        partitions = partitions_of(self.pamp.catalog, self.pamp.lake, selection.stage, left_out)
+        for problem in sentences(left_out) if selection.stage == "hf_export" else ():
+            self.on_event(event("warning", message=f"passed over: {problem}"))
+        for partition in partitions:
             yield from self._recorded(selection, partition) or self.run(selection, partition)
 
     def _recorded(self, selection: Selection, partition: str | None) -> list[MaterializedPartition] | None:
-        """What is there already, if Dagster has recorded the very same content."""
+        """What is there already, if Dagster has recorded the very same content, of the declarations as they are."""
         artifacts = existing(self.pamp.catalog, self.pamp.lake, selection, partition)
         if artifacts is None:
             return None
         pairs = list(zip(selection.assets, artifacts, strict=True))
         if any(recorded_version(self.instance, asset_key(a), partition) != found.content for a, found in pairs):
             return None
+        graph = self._job.asset_layer.asset_graph
+        if selection.stage in READS and is_stale(self.instance, graph, asset_key(selection.stage), partition):
+            return None  # an edit that leaves the artifact as it is; a run finds it and says so to Dagster
         return [MaterializedPartition(a, partition, found.content, found.path, None, 0.0) for a, found in pairs]
 
     def run(self, selection: Selection, partition: str | None) -> list[MaterializedPartition]:

@@ -12,6 +12,7 @@ from pamp_pipelines.lake.manifest import Manifest
 from pamp_pipelines.lake.mirror import uri_of
 from pamp_pipelines.lake.publication import published
 from pamp_pipelines.orchestration.checks import check_results, verdict_table
+from pamp_pipelines.orchestration.recording import record
 from pamp_pipelines.orchestration.values import table, to_metadata
 from pamp_pipelines.orchestration.versions import asset_key
 
@@ -27,7 +28,8 @@ def result(
 ) -> dg.MaterializeResult:
     """The materialisation of an artifact: its data version is the hash of its content.
 
-    In a remote lake it is published first: what Dagster shows, others can read.
+    In a remote lake it is published first: what Dagster shows, others can read. That it is shown is recorded in the
+    lake.
 
     Args:
         artifact: what the stage returned.
@@ -36,6 +38,7 @@ def result(
     """
     key = asset or artifact.kind
     published(artifact)
+    record(key, artifact)
     return dg.MaterializeResult(
         asset_key=asset_key(key),
         data_version=dg.DataVersion(artifact.content),

@@ -3,7 +3,7 @@
 A run gets them from Dagster itself (``_build_data_version_tags`` in dagster/_core/execution/plan/execute_step.py).
 """
 
-from typing import Any
+from collections.abc import Collection
 
 import dagster as dg
 
@@ -15,19 +15,19 @@ INPUT_VERSION_TAG = "dagster/input_data_version"
 INPUT_EVENT_TAG = "dagster/input_event_pointer"
 
 
-def provenance_tags(instance: dg.DagsterInstance, node: Any, content: str, *, with_inputs: bool) -> dict[str, str]:
+def provenance_tags(
+    instance: dg.DagsterInstance, content: str, code_version: str, parents: Collection[dg.AssetKey]
+) -> dict[str, str]:
     """Tags of a materialisation.
 
     Args:
         instance: what has been reported of the inputs so far.
-        node: the asset in the graph.
         content: its data version.
-        with_inputs: it was made of the inputs as they are recorded now; without, Dagster shows it as stale.
+        code_version: of the stage that made it.
+        parents: assets whose partitions it was made of as they are recorded now; it is stale for those left out.
     """
-    tags = {DATA_VERSION_TAG: content, USER_PROVIDED_TAG: "true", CODE_VERSION_TAG: str(node.code_version)}
-    if not with_inputs:
-        return tags
-    for parent in sorted(node.parent_keys):
+    tags = {DATA_VERSION_TAG: content, USER_PROVIDED_TAG: "true", CODE_VERSION_TAG: code_version}
+    for parent in sorted(parents):
         version, storage_id = _latest(instance, parent)
         tags[f"{INPUT_VERSION_TAG}/{parent.to_user_string()}"] = version
         tags[f"{INPUT_EVENT_TAG}/{parent.to_user_string()}"] = storage_id

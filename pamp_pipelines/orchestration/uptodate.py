@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pamp_pipelines.conversion.job import import_job
+from pamp_pipelines.conversion.job import export_job, import_job
 from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.errors import MissingInput, VerificationFailed
@@ -17,7 +17,7 @@ from pamp_pipelines.orchestration.chain import Selection
 from pamp_pipelines.orchestration.checks import judged
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.finished import find_finished
-from pamp_pipelines.training.resolve import export_job, train_job
+from pamp_pipelines.training.resolve import train_job
 
 
 def existing(catalog: Catalog, lake: Lake, selection: Selection, partition: str | None) -> list[Artifact] | None:

@@ -44,6 +44,23 @@ def test_an_up_to_date_partition_has_the_same_version_and_place_as_its_run(own_p
     assert again.run_id is None
 
 
+def test_an_edit_that_leaves_the_artifact_as_it_is_is_no_longer_shown_as_stale_afterwards(own_project: Project) -> None:
+    materialize(own_project, "raw_corpus", None, all_partitions=True)
+    plays = own_project.assets / "corpora/plays.yaml"
+    plays.write_text(plays.read_text().replace("fraction: 0.3", "fraction: 0.4"))
+    assert ran(materialize(own_project, "raw_corpus", None, all_partitions=True)) == ["plays"]
+    assert ran(materialize(own_project, "raw_corpus", None, all_partitions=True)) == []
+
+
+def test_a_lake_that_takes_no_record_does_not_fail_the_run(own_project: Project) -> None:
+    own_project.lake.mkdir(parents=True)
+    (own_project.lake / "recorded").write_text("in the way")
+    (made,) = materialize(own_project, "raw_corpus", "plays")
+    with open_instance(own_project) as instance:
+        logs = [entry.user_message for entry in instance.all_logs(str(made.run_id))]
+    assert [text for text in logs if "a lost Dagster home would not show this" in text]
+
+
 def test_a_partition_asked_for_by_name_always_runs(own_project: Project) -> None:
     first, second = (materialize(own_project, "raw_corpus", "plays")[0] for _ in range(2))
     assert first.run_id != second.run_id

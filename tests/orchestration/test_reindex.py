@@ -1,6 +1,7 @@
 """A lost home comes back from the manifests: what it showed, and what was stale."""
 
 import json
+import shutil
 from typing import Any
 
 import dagster as dg
@@ -9,10 +10,11 @@ from dagster._core.loader import LoadingContextForTest
 
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.manifest import Manifest
+from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.materialize import materialize
-from pamp_pipelines.orchestration.reindex import curve, reindex
+from pamp_pipelines.orchestration.reindex import Reindexed, curve, reindex
 from pamp_pipelines.project import Project
 
 PLAYS = ("raw_corpus", "plays")
@@ -49,40 +51,62 @@ def test_everything_that_was_shown_is_shown_again(own_project: Project) -> None:
     before = [shown(own_project, *one) for one in (PLAYS, SHARDS)]
     assert [one["stale"] for one in before] == ["FRESH", "FRESH"]
     lose_home(own_project)
-    # models that share a tokenizer share the shards, so those of the other model are found as well
-    found = {(one.asset, one.partition) for one in reindex(own_project)}
-    assert found == {PLAYS, SHARDS, ("tokenized_shards", "plays|imported")}
+    found = {(one.asset, one.partition) for one in reindex(own_project).reported}
+    assert found == {PLAYS, SHARDS}
     assert [shown(own_project, *one) for one in (PLAYS, SHARDS)] == before
-    assert reindex(own_project) == []
+    assert reindex(own_project) == Reindexed()
 
 
-def test_what_is_not_of_the_declarations_in_force_is_stale(own_project: Project) -> None:
+def test_sources_that_changed_are_shown_as_before_and_without_a_record_as_stale(own_project: Project) -> None:
+    """Dagster does not look at sources: only the id of the corpus says that it is another one now."""
     materialize(own_project, *PLAYS)
-    declared = own_project.assets / "corpora/plays.yaml"
     text = own_project.data / "corpora/plays/00.txt"
     text.write_text(text.read_text() + "More.\n")
-    lose_home(own_project)
+    shutil.rmtree(own_project.dagster_home)
+    reindex(own_project)
+    assert shown(own_project, *PLAYS)["stale"] == "FRESH"
+    shutil.rmtree(own_project.dagster_home)
+    shutil.rmtree(own_project.lake / "recorded")
     reindex(own_project)
     assert shown(own_project, *PLAYS)["stale"] == "STALE"
-    assert declared.is_file()
 
 
-def test_of_several_artifacts_the_one_in_force_is_the_latest(own_project: Project) -> None:
+def test_of_several_artifacts_the_one_that_was_shown_last_is_the_latest(own_project: Project) -> None:
     text = own_project.data / "corpora/plays/00.txt"
     original = text.read_text()
     first = materialize(own_project, *PLAYS)[0]
     text.write_text(original + "More.\n")
-    materialize(own_project, *PLAYS)
+    second = materialize(own_project, *PLAYS)[0]
     text.write_text(original)
-    lose_home(own_project)
-    assert [one.artifacts for one in reindex(own_project)] == [2]
+    shutil.rmtree(own_project.dagster_home)
+    assert [one.artifacts for one in reindex(own_project).reported] == [2]
+    assert shown(own_project, *PLAYS)["version"] == second.data_version
+    shutil.rmtree(own_project.dagster_home)
+    shutil.rmtree(own_project.lake / "recorded")  # then the one that is in force
+    assert [one.artifacts for one in reindex(own_project).reported] == [2]
     assert shown(own_project, *PLAYS)["version"] == first.data_version
+
+
+def test_without_records_the_manifests_say_what_is_shown(own_project: Project) -> None:
+    for asset, partition in (PLAYS, SHARDS):
+        materialize(own_project, asset, partition)
+    before = [shown(own_project, *one) for one in (PLAYS, SHARDS)]
+    lake = Lake(own_project.lake)
+    lake.recorded_file(*PLAYS).write_text("{ cut off")
+    shutil.rmtree(own_project.lake / "recorded/tokenized_shards")
+    lose_home(own_project)
+    done = reindex(own_project)
+    assert list(done.left_out) == [str(lake.recorded_file(*PLAYS))]
+    # models that share a tokenizer share the shards, so those of the other model are found as well
+    found = {(one.asset, one.partition) for one in done.reported}
+    assert found == {PLAYS, SHARDS, ("tokenized_shards", "plays|imported")}
+    assert [shown(own_project, *one) for one in (PLAYS, SHARDS)] == before
 
 
 def test_checkpoints_come_back_as_partitions(own_project: Project, kept_checkpoint: Any) -> None:
     key = "scratch/both/v0001/0000004"
     kept_checkpoint(key, 0)
-    assert [(one.asset, one.partition) for one in reindex(own_project)] == [("checkpoint", key)]
+    assert [(one.asset, one.partition) for one in reindex(own_project).reported] == [("checkpoint", key)]
     with open_instance(own_project) as instance:
         assert instance.get_dynamic_partitions("checkpoint") == [key]
 

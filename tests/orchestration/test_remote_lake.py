@@ -52,12 +52,15 @@ def test_a_fresh_machine_gets_the_home_back_from_the_bucket(
     assert uri == f"{machines.url}/payload/shards/plays/{shards.path.name}"
     assert "train.bin" in machines.store.list(f"payload/shards/plays/{shards.path.name}")
 
+    recorded = machines.store.list("catalogue/recorded/tokenized_shards")
+    assert set(recorded) == {"plays/scratch.recorded.json"}
+
     second = on("second")
-    found = {(one.asset, one.partition) for one in reindex(own_project)}
+    found = {(one.asset, one.partition) for one in reindex(own_project).reported}
     assert found >= {("raw_corpus", "plays"), ("tokenized_shards", "plays|scratch")}
     assert shown(own_project, "tokenized_shards", "plays|scratch")["dagster/uri"].value == uri
     assert not list(second.rglob("*.bin"))
-    assert reindex(own_project) == []
+    assert reindex(own_project).reported == []
     (same,) = materialize(own_project, "raw_corpus", "plays")
     assert same.data_version == made.data_version
     assert same.path.is_relative_to(second)
