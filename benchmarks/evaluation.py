@@ -8,7 +8,8 @@
 lm-eval's own index of tasks costs in the same environment. `overhead` exports a kept checkpoint of the project's lake
 elsewhere, scores text with it, and lets lm-eval's command line do the same: log-likelihoods have to be equal bit for
 bit, and the difference in time is what the pipeline adds. `leaderboard` fills a lake with synthetic scores of three
-evaluations and builds the report. Both print JSON. `python -m pamp_pipelines.demo.prepare --benchmarks` makes the data.
+evaluations, builds the report and opens it in Chromium. All print JSON. `python -m pamp_pipelines.demo.prepare
+--benchmarks` makes the data.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import dataclasses
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -206,7 +208,30 @@ def leaderboard(runs: int, steps: int) -> dict[str, Any]:
             "seconds_to_build": round(time.time() - begun - checked, 2),
             "cpu_seconds": round(time.process_time() - cpu, 2),
             "bytes": {file.path: file.bytes for file in artifact.manifest.files},
+            "in_chromium": in_chromium(artifact.path / "index.html"),
         }
+
+
+def in_chromium(page: Path) -> dict[str, float]:
+    """Seconds to open the report, to sort its table by the last column, and to filter it to one model."""
+    from playwright.sync_api import sync_playwright
+
+    found = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        tab = browser.new_page()
+        steps = {
+            "open": lambda: tab.goto(page.absolute().as_uri()),
+            "sort": lambda: tab.locator("th[data-sort]").last.click(),
+            "filter": lambda: tab.get_by_label("Filter by model or config").fill("model1"),
+        }
+        for name, step in steps.items():
+            begun = time.time()
+            step()
+            tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            found[name] = round(time.time() - begun, 2)
+        browser.close()
+    return found
 
 
 def _values(evaluation: str, step: int) -> dict[str, tuple[float, float]]:

@@ -25,14 +25,12 @@ def finite_scores(rows: Sequence[dict[str, Any]]) -> CheckResult:
 
 def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]) -> list[CheckResult]:
     """WARN where a score between 0 and 1 is exactly one of them: more often a broken template than a fact."""
-    suspicious = [
-        f"{row['task']} {row['metric']} = {row['value']:g}"
-        for row in rows
-        if row["higher_is_better"] and row["value"] in (0.0, 1.0)
-    ]
+    extreme = [row for row in rows if row["higher_is_better"] and row["value"] in (0.0, 1.0)]
+    suspicious = [f"{row['task']} {row['metric']} = {row['value']:g}" for row in extreme]
+    tasks = {row["task"] for row in extreme}
     shown = [
         {"task": s["task"], "answer": str(s["filtered_resps"])[:300], "target": str(s["target"])[:300]}
-        for s in samples[:3]
+        for s in ([s for s in samples if s["task"] in tasks] or samples)[:3]  # a group has none of its own
     ]
     return [
         CheckResult(

@@ -16,6 +16,7 @@ from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.scores import COLUMNS
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
+from pamp_pipelines.evaluation.verdicts import extreme_scores
 from pamp_pipelines.tokenization.indexed import IndexedWriter
 
 ARITHMETIC = Path(__file__).parents[2] / "data/arithmetic/add1.jsonl"
@@ -283,6 +284,14 @@ def test_a_likelihood_that_is_no_number_fails_a_blocking_check(job):
     check = next(check for check in outcome.checks if check.name == "scores_finite")
     assert (check.passed, check.severity) == (False, "ERROR")
     assert "bits_per_byte = nan" in check.description
+
+
+def test_the_samples_of_a_score_that_is_exactly_0_are_its_own():
+    rows = [{"task": task, "metric": "acc", "value": v, "higher_is_better": True} for task, v in (("a", 0.5), ("b", 0))]
+    samples = [{"task": task, "filtered_resps": ["x"], "target": "y"} for task in "aaaabb"]
+    (check,) = extreme_scores(rows, samples)
+    assert not check.passed
+    assert [sample["task"] for sample in check.metadata["samples"]] == ["b", "b"]
 
 
 def test_rows_say_what_was_asked(job):
