@@ -85,9 +85,13 @@ def _equal_neighbours(
             places.append(chosen + start)
         both, place = np.concatenate(hashes), np.concatenate(places)
         order = np.lexsort((place, both[:, 1], both[:, 0]))
-        sorted_places = place[order]
-        equal = (np.diff(both[order], axis=0) == 0).all(axis=1)
-        yield sorted_places[:-1][equal], sorted_places[1:][equal]
+        equal = _repeats(both[:, 0][order]) & _repeats(both[:, 1][order])
+        yield place[order[:-1][equal]], place[order[1:][equal]]
+
+
+def _repeats(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Whether each value but the first equals the one before it."""
+    return values[1:] == values[:-1]
 
 
 def _starts(files: Sequence[Path], columns: int) -> _Places:

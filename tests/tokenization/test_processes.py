@@ -1,5 +1,8 @@
 """What other processes and sudden ends do."""
 
+import json
+import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -8,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from pamp_pipelines.declarations.corpus import Filter
 from pamp_pipelines.lake.artifact import find
 from pamp_pipelines.tokenization.build import tokenize
-from pamp_pipelines.tokenization.job import TokenizeJob
+from pamp_pipelines.tokenization.job import TokenizeJob, plain_tokenize_job
 
 PROGRAM = """
 import sys
@@ -27,12 +31,14 @@ print(peak.split()[1], file=sys.stderr)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[[TokenizeJob], "subprocess.Popen[str]"]:
-    def run(job: TokenizeJob) -> "subprocess.Popen[str]":
+def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    def run(job: TokenizeJob, limit: int | None = None) -> "subprocess.Popen[str]":
         file = tmp_path / "job.json"
         file.write_text(job.model_dump_json())
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(file)], text=True, **pipes)
+        # private memory of each process, workers too
+        obey = (lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))) if limit else None
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(file)], text=True, preexec_fn=obey, **pipes)
 
     return run
 
@@ -42,7 +48,7 @@ def partials(job: TokenizeJob) -> list[Path]:
 
 
 def test_a_killed_build_leaves_nothing_and_the_next_one_succeeds(
-    make_job: Callable[..., TokenizeJob], start: Callable[[TokenizeJob], "subprocess.Popen[str]"], plays: list[str]
+    make_job: Callable[..., TokenizeJob], start: Callable[..., "subprocess.Popen[str]"], plays: list[str]
 ) -> None:
     job = make_job((f"{i} {play}" for i in range(3) for play in plays), fraction=0.1).model_copy(
         update={"batch_bytes": 50_000}
@@ -65,7 +71,7 @@ def test_a_killed_build_leaves_nothing_and_the_next_one_succeeds(
 
 
 def test_two_processes_at_once_build_once(
-    make_job: Callable[..., TokenizeJob], start: Callable[[TokenizeJob], "subprocess.Popen[str]"], plays: list[str]
+    make_job: Callable[..., TokenizeJob], start: Callable[..., "subprocess.Popen[str]"], plays: list[str]
 ) -> None:
     job = make_job(plays, fraction=0.1)
     outputs = [process.communicate(timeout=60)[0].split() for process in [start(job), start(job)]]
@@ -77,7 +83,7 @@ def test_two_processes_at_once_build_once(
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(
     make_job: Callable[..., TokenizeJob],
-    start: Callable[[TokenizeJob], "subprocess.Popen[str]"],
+    start: Callable[..., "subprocess.Popen[str]"],
     plays: list[str],
     tmp_path: Path,
 ) -> None:
@@ -98,3 +104,31 @@ def test_memory_does_not_grow_with_the_corpus(
         peaks.append(int(errors.split()[-1]) / 1024)
     # 33 MB more text; measured: 17 MiB more memory, since the four threads that check the shards fill their blocks
     assert peaks[1] - peaks[0] < 25, peaks
+
+
+LIMIT = 220 << 20
+TIMES = 3
+
+
+@pytest.mark.slow
+def test_a_corpus_of_three_times_the_memory_that_a_process_may_have(
+    start: Callable[..., "subprocess.Popen[str]"], plays: list[str], tmp_path: Path, tokenizer: Path
+) -> None:
+    """5 GB under 1.5 GB each: benchmarks/tokenization_memory.py."""
+    source = tmp_path / "a.jsonl"
+    copies = 0
+    with source.open("w") as out:
+        while out.tell() < TIMES * LIMIT:
+            out.writelines(json.dumps({"text": f"{copies} {play}"}) + "\n" for play in plays)
+            copies += 1
+    filters = [Filter(deduplicate="exact")]
+    job = plain_tokenize_job([str(source)], tokenizer, tmp_path / "shards", workers=2, filters=filters)
+    process = start(job, LIMIT)
+    _, errors = process.communicate(timeout=600)
+    source.unlink()
+    assert process.returncode == 0, errors
+    artifact = find(job.output, job.id)
+    assert artifact
+    assert artifact.manifest.stats["documents_written"] == copies * len(plays)
+    assert not artifact.manifest.failed_checks
+    shutil.rmtree(job.output)
