@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.conversion_plan import CONFIG as DEEPSEEK_V3
 from pamp_pipelines.declarations.corpus import PAIR_BYTES
 from pamp_pipelines.orchestration.events import OBSERVATION_INTERVAL_S
-from pamp_pipelines.training.footprint import per_parameter
+from pamp_pipelines.training.footprint import saved_per_parameter
 from pamp_pipelines.training.shape import flops_per_token, shape_of
 
 PAGE = Path(__file__).parent.parent / "docs/capacity.md"
@@ -118,16 +118,16 @@ def _training() -> Iterator[str]:
 
 
 def _checkpoints() -> Iterator[str]:
-    bytes_each = per_parameter("bf16", "fp32", {})
+    bytes_each = saved_per_parameter("bf16", distributed_optimizer=True)
     rows = []
     for name, config in MODELS.items():
         parameters = shape_of(config).parameters
-        saved = parameters * bytes_each.saved
+        saved = parameters * bytes_each
         runs = TOKENS / (MEASURED["flops"].value / flops_per_token(shape_of(config), SEQUENCE)) / GPUS
         saves = runs / SAVES_APART_S
         rows += [
             (f"{name}: parameters", "`conversion/layout.py`", f"{parameters / 1e9:,.1f} G"),
-            (f"{name}: a resume point", f"{bytes_each.saved:g} bytes (bf16 weight, float32 master and two moments) x parameters", _bytes(saved)),
+            (f"{name}: a resume point", f"{bytes_each} bytes (bf16 weight, float32 master and two moments) x parameters", _bytes(saved)),
             (f"{name}: written by each GPU", f"/ {GPUS:,}", _bytes(saved / GPUS)),
             (f"{name}: bandwidth for a save within `grace_s`", f"/ {GRACE_S:.0f} s", f"{_bytes(saved / GRACE_S)}/s, {_bytes(saved / GRACE_S / (GPUS / GPUS_A_NODE))}/s a node"),
             (f"{name}: share of time that synchronous saves take at that bandwidth", f"{GRACE_S:.0f} s / {SAVES_APART_S:.0f} s", f"{GRACE_S / SAVES_APART_S:.1%}"),

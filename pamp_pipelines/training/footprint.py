@@ -44,11 +44,6 @@ class PerParameter:
     master: float
     moments: float
 
-    @property
-    def saved(self) -> float:
-        """Bytes in a checkpoint: gradients are not saved."""
-        return self.weights + self.master + self.moments
-
 
 def per_parameter(
     precision: Precision, state_precision: StatePrecision, megatron_args: Mapping[str, Any]
@@ -187,24 +182,21 @@ def _activations(
 
 def checkpoint_bytes(job: TrainJob) -> int:
     """Bytes of one save of a job, from above."""
-    shape = shape_of(job.hf_config)
-    return saved_bytes(shape, job.precision, job.state_precision, job.parallelism, job.world_size, job.megatron_args)
+    return saved_bytes(shape_of(job.hf_config), job.precision, job.parallelism, job.world_size)
 
 
-def saved_bytes(
-    shape: Shape,
-    precision: Precision,
-    state_precision: StatePrecision,
-    parallelism: Parallelism,
-    processes: int,
-    megatron_args: Mapping[str, Any],
-) -> int:
+def saved_per_parameter(precision: Precision, *, distributed_optimizer: bool) -> int:
+    """Bytes for one parameter in a checkpoint: its weight, both moments, and the float32 weight where there is another.
+
+    The distributed optimizer saves all of its state in float32, however it keeps it (``state_precision``), and float32
+    weights once more.
+    """
+    weight = 4 if precision in WHOLE else 2
+    return weight + 8 + (4 if distributed_optimizer or precision not in WHOLE else 0)
+
+
+def saved_bytes(shape: Shape, precision: Precision, parallelism: Parallelism, processes: int) -> int:
     """Bytes of one save, from above: what the formats add to each tensor is within the last summand."""
-    size = per_parameter(precision, state_precision, megatron_args)
     padding = parallelism.tensor * 128 * shape.hidden * (1 if shape.tied else 2)
-    # the distributed optimizer saves float32 parameters apart from those of the model
-    again = 4 if precision in WHOLE and parallelism.distributed_optimizer else 0
-    # master weights are whole in a checkpoint, also those that are kept as the bits that a bf16 weight lacks
-    master = 0 if precision in WHOLE else max(size.master, 4)
-    values = (shape.parameters + padding) * (size.weights + master + size.moments + again)
-    return round(values * 1.02) + 2**19 * (1 + processes)
+    each = saved_per_parameter(precision, distributed_optimizer=parallelism.distributed_optimizer)
+    return round((shape.parameters + padding) * each * 1.02) + 2**19 * (1 + processes)

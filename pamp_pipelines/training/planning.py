@@ -144,9 +144,7 @@ def plan(
         refusals=tuple(refusals),
         seconds=seconds,
         price=None if price_per_gpu_hour is None else price_per_gpu_hour * gpus * seconds / 3600,
-        checkpoint_bytes=saved_bytes(
-            shape, config.precision, config.state_precision, config.parallelism, gpus, config.megatron_args
-        ),
+        checkpoint_bytes=saved_bytes(shape, config.precision, config.parallelism, gpus),
         # rolling resume points, and the one that is being written
         checkpoints=kept + config.checkpoint.keep_last + 1,
         # the imported weights at step 0 are exported too

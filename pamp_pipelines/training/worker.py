@@ -128,12 +128,13 @@ def start_megatron(job: TrainJob) -> tuple[Any, Any]:
     """
     # Megatron asks for it with tensor or context parallelism: kernels then start in the order of their launch
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    from pamp_pipelines.training import arithmetic, cpu_adapter, cpu_saver, optimizer_resume, wheel
+    from pamp_pipelines.training import arithmetic, cpu_adapter, cpu_saver, optimizer_resume, remainders, wheel
     from pamp_pipelines.training.arguments import megatron_argv
 
     arithmetic.forbid_or_allow_tf32(job.precision)
     cuda = not cpu_adapter.install()
     optimizer_resume.install()
+    remainders.install()
     wheel.skip_compilation()
     from megatron.training import global_vars
     from megatron.training.arguments import parse_and_validate_args

@@ -9,7 +9,7 @@ import pytest
 from pamp_pipelines.declarations.training_config import Offload, Parallelism
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.accelerators import GIB, accelerator, recognise
-from pamp_pipelines.training.footprint import footprint, per_parameter, saved_bytes
+from pamp_pipelines.training.footprint import footprint, per_parameter, saved_bytes, saved_per_parameter
 from pamp_pipelines.training.shape import Shape, flops_per_token, shape_of
 
 LLAMA_1B = {
@@ -98,8 +98,7 @@ def test_parts_shrink_as_they_are_divided() -> None:
 
 def test_bytes_for_a_parameter() -> None:
     assert per_parameter("fp32", "fp32", {}) == per_parameter("tf32", "fp32", {})
-    assert per_parameter("fp32", "fp32", {}).saved == 12
-    assert per_parameter("bf16", "fp32", {}).saved == 14
+    assert (per_parameter("fp32", "fp32", {}).moments, per_parameter("bf16", "fp32", {}).master) == (8, 4)
     assert per_parameter("bf16", "fp32", {"grad_reduce_in_bf16": True}).gradients == 2
     half = per_parameter("bf16", "bf16", {})
     assert (half.weights, half.gradients, half.master, half.moments) == (2, 2, 2, 4)
@@ -107,10 +106,13 @@ def test_bytes_for_a_parameter() -> None:
     assert per_parameter("bf16", "bf16", {"exp_avg_sq_dtype": "fp32"}).moments == 6
 
 
-def test_a_save_holds_whole_master_weights_and_what_the_moments_are_kept_in() -> None:
+def test_a_save_holds_weights_and_all_state_in_float32() -> None:
+    assert saved_per_parameter("bf16", distributed_optimizer=True) == 14
+    assert saved_per_parameter("bf16", distributed_optimizer=False) == 14
+    assert saved_per_parameter("tf32", distributed_optimizer=True) == 16
+    assert saved_per_parameter("fp32", distributed_optimizer=False) == 12
     shape = shape_of(LLAMA_8B)
-    whole, half = (saved_bytes(shape, "bf16", state, Parallelism(), 1, {}) for state in ("fp32", "bf16"))
-    assert half / whole == pytest.approx(10 / 14, rel=1e-3)
+    assert saved_bytes(shape, "bf16", Parallelism(), 1) == pytest.approx(14 * shape.parameters, rel=0.03)
 
 
 @pytest.mark.parametrize(("config", "tokens_per_second", "tflops"), [(LLAMA_1B, 63_800, 524), (LLAMA_8B, 11_378, 549)])

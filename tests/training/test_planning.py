@@ -57,7 +57,8 @@ def test_what_fits_with_state_in_bf16_is_told() -> None:
     assert 80 < found.with_bf16_state.gib < found.usable_gib
     declared = forecast(1, global_batch_size=8, state_precision="bf16")
     assert declared.proposed == declared.declared
-    assert declared.checkpoint_bytes < found.checkpoint_bytes
+    # the format is float32 however state is kept
+    assert declared.checkpoint_bytes == found.checkpoint_bytes
     # it is a layout's last resort, and no way out for arithmetic that has no such optimizer
     assert forecast(8, micro_batch_size=2).with_bf16_state is None
     assert forecast(1, global_batch_size=8, precision="fp16").with_bf16_state is None
