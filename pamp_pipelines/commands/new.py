@@ -18,23 +18,27 @@ KINDS = ("corpus", "model", "training_config", "evaluation")
 def new(project: Path | None, kind: str, name: str) -> Outcome:
     """Write assets/…/NAME.yaml for a KIND of declaration; NAME is its partition key.
 
-    The first line names the JSON schema, so that editors complete and check the fields. What has to be filled in is
-    marked with CHANGE; `pamp check` says what is still wrong.
+    The first line names the JSON schema, so that editors complete and check the fields; the project's docs/schemas gets
+    it where it is not there yet. What has to be filled in is marked with CHANGE; `pamp check` says what is still wrong.
     """
-    from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN
+    from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN, NAME_RULE
     from pamp_pipelines.declarations.catalog import folder_of
+    from pamp_pipelines.declarations.files import identifier
+    from pamp_pipelines.declarations.schema import SCHEMAS, schema_text
     from pamp_pipelines.lake.atomic import write_text
 
     if not re.fullmatch(NAME_PATTERN, name) or len(name) > MAX_NAME:
-        raise InputError(
-            f"{name!r} cannot be a partition key: use small letters, digits, '.', '_' and '-', beginning with a letter "
-            f"or digit, at most {MAX_NAME} of them."
-        )
+        raise InputError(f"{name!r} cannot be a partition key: {NAME_RULE}, at most {MAX_NAME} characters.")
     found = discover(project)
     folder = folder_of(found, kind)
-    twins = [f for f in folder.glob("*.yaml") if f.stem.replace("_", "-") == name.replace("_", "-")]
+    twins = [f for f in sorted(folder.glob("*.yaml")) if identifier(f.stem) == identifier(name)]
     if twins:
-        raise InputError(f"{twins[0]}: there is one of this name already (- and _ count as the same); choose another.")
+        raise InputError(
+            f"{twins[0]}: there is one of this name already (`-`, `_` and `.` count as the same); choose another."
+        )
+    schema = found.root / SCHEMAS / f"{kind}.json"
+    if not schema.exists():
+        write_text(schema, schema_text(kind))
     file = folder / f"{name}.yaml"
     write_text(file, (files("pamp_pipelines.commands") / "templates" / f"{kind}.yaml").read_text())
     lines = [f"{file}", "Fill in what says CHANGE, then run `pamp check` and press Reload definitions in the UI."]

@@ -23,5 +23,5 @@ def schema(project: Path | None, kind: str | None, output: Path | None) -> Outco
         return Outcome({"schema": schemas.schema(kind)}, [schemas.schema_text(kind).rstrip()])
     if output is not None:
         require_outside_artifacts(output / "any")
-    files = schemas.write_schemas(output or discover(project).root / "docs" / "schemas")
+    files = schemas.write_schemas(output or discover(project).root / schemas.SCHEMAS)
     return Outcome({"files": [str(file) for file in files]}, map(str, files))

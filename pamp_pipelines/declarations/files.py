@@ -57,12 +57,17 @@ def _no_file(path: Path) -> str | None:
     return f"is not a declaration but {kind}: move it elsewhere"
 
 
+def identifier(name: str) -> str:
+    """What Dagster makes of a name in its own names: where it is the same, people would mix the names up as well."""
+    return re.sub(r"[-_.]", "_", name)
+
+
 def _look_alikes(files: dict[str, Path]) -> list[Problem]:
-    """Names that differ in ``-``, ``_`` and ``.`` only: people mix them up, and Dagster's asset names know ``_``."""
+    """Names that differ in ``-``, ``_`` and ``.`` only."""
     seen: dict[str, Path] = {}
     problems = []
     for name, path in files.items():
-        other = seen.setdefault(re.sub(r"[-_.]", "_", name), path)
+        other = seen.setdefault(identifier(name), path)
         if other != path:
             message = f"differs from {other.name} in `-`, `_` and `.` only: rename one"
             problems.append(Problem(path, 0, "", message))

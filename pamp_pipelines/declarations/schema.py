@@ -7,6 +7,9 @@ from typing import Any
 from pamp_pipelines.declarations.catalog import KINDS
 from pamp_pipelines.errors import InputError
 
+SCHEMAS = Path("docs/schemas")
+"""Folder in a project that the modelines of `pamp new` point to."""
+
 
 def schema(kind: str) -> dict[str, Any]:
     """JSON schema (draft 2020-12) of a kind of declaration; ``kind`` is a key of ``KINDS``.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pamp_pipelines.declarations.base import MAX_NAME, NAME_PATTERN
 from pamp_pipelines.declarations.catalog import KINDS, Catalog, folder_of, read_catalog
+from pamp_pipelines.declarations.files import identifier
 from pamp_pipelines.declarations.name_clashes import name_clashes
 from pamp_pipelines.errors import Problem
 from pamp_pipelines.project import Project
@@ -55,7 +56,7 @@ def _indistinct(catalog: Catalog, broken: Iterable[tuple[str, str]]) -> frozense
     for kind, of_kind in names.items():
         seen: dict[str, str] = {}
         for name in sorted(of_kind):
-            alike = seen.setdefault(re.sub(r"[-_.]", "_", name), name) != name
+            alike = seen.setdefault(identifier(name), name) != name
             if alike or catalog.file_of(kind, name) in clashes:
                 unnamed.add((kind, name))
     return frozenset(unnamed)

@@ -4,6 +4,7 @@
 chooses the template of its settings: ``laptop`` (SQLite, the default) or ``team`` (PostgreSQL).
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from pamp_pipelines.lake.publish import lock
 from pamp_pipelines.orchestration.outage import is_outage
 from pamp_pipelines.project import Project
 
+HOME = "DAGSTER_HOME"
 CHOICE = "PAMP_INSTANCE"
 TEMPLATES = ("laptop", "team")
 
@@ -47,15 +49,24 @@ def ensure_home(project: Project) -> Path:
     return home
 
 
-def open_instance(project: Project) -> dg.DagsterInstance:
-    """The instance in DAGSTER_HOME: the same history that `dagster dev` shows. Close it, or use it in a ``with``.
+@contextlib.contextmanager
+def open_instance(project: Project) -> Iterator[dg.DagsterInstance]:
+    """The instance in DAGSTER_HOME: the same history that `dagster dev` shows.
 
     Raises:
         InputError: as ``ensure_home``; or its database does not answer.
     """
     home = ensure_home(project)
-    os.environ["DAGSTER_HOME"] = str(home)  # Dagster itself looks here, e.g. for compute logs
-    return _open(home)
+    before = os.environ.get(HOME)
+    os.environ[HOME] = str(home)  # Dagster itself looks here, e.g. for compute logs
+    try:
+        with _open(home) as instance:
+            yield instance
+    finally:
+        if before is None:
+            os.environ.pop(HOME, None)
+        else:
+            os.environ[HOME] = before
 
 
 def _open(home: Path) -> dg.DagsterInstance:

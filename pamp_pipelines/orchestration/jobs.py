@@ -17,6 +17,7 @@ MAX_RUNTIME_TAG = "dagster/max_runtime"
 """Seconds. A tag of runs, not of assets: Dagster's run monitoring ends a run that takes longer."""
 
 TRAIN = "train"
+TRAIN_HOURS = 24 * 30
 
 
 def jobs(evaluations: Sequence[str]) -> list[UnresolvedAssetJobDefinition]:
@@ -25,7 +26,7 @@ def jobs(evaluations: Sequence[str]) -> list[UnresolvedAssetJobDefinition]:
         _job("prepare_corpus", ["raw_corpus"], 12, "Count and hash the sources of a corpus."),
         _job("tokenize", ["tokenized_shards"], 48, "Turn a corpus into the tokens of a model."),
         _job("convert", ["megatron_checkpoint"], 12, "Convert a Hugging Face model to a Megatron checkpoint."),
-        _job(TRAIN, ["pretrained_checkpoint"], 24 * 30, "Train a model with a config."),
+        _job(TRAIN, ["pretrained_checkpoint"], TRAIN_HOURS, "Train a model with a config."),
         _job("evaluate", ["hf_export", *scores], 48, "Export a checkpoint and run all evaluations on it."),
         _job("report", ["leaderboard"], 1, "Rebuild the leaderboard from all scores."),
     ]

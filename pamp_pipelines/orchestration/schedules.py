@@ -1,10 +1,9 @@
 """Scheduled retraining: a schedule for each training config that declares a ``cron``."""
 
-import re
-
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.declarations.files import identifier
 from pamp_pipelines.orchestration.assets.pretrained_checkpoint import Mode, Training
 from pamp_pipelines.orchestration.jobs import TRAIN
 from pamp_pipelines.orchestration.partitions import multi_key
@@ -21,7 +20,7 @@ def schedules(catalog: Catalog) -> list[dg.ScheduleDefinition]:
 
 def schedule_name(config: str) -> str:
     """``retrain_`` and the config, in what Dagster takes as a name; no other config has it (``declarations.files``)."""
-    name = f"retrain_{re.sub(r'[^A-Za-z0-9]', '_', config)}"
+    name = f"retrain_{identifier(config)}"
     return f"cron_{name}" if name == RETRAIN_ON_NEW_DATA else name
 
 

@@ -15,6 +15,7 @@ from pamp_pipelines.orchestration.failures import as_failures
 from pamp_pipelines.orchestration.leftovers import process_tags
 from pamp_pipelines.orchestration.origin import adopt
 from pamp_pipelines.orchestration.retries import refuse_after_max_runtime
+from pamp_pipelines.orchestration.tags import partition_tags, tag_run
 from pamp_pipelines.orchestration.versions import asset_key
 
 
@@ -40,5 +41,7 @@ def stage(
     adopt(context.instance, context.run.run_id)
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures(context, resumes=resumes), leasing(), listening(reporter):
+        partition = str(context.partition_key) if context.has_partition_key else None
+        tag_run(context, partition_tags(asset, partition))
         yield stopping_when_ended(context, reporter)
     reporter.finish()

@@ -1,5 +1,6 @@
 """What `pamp new` writes is valid once it is filled in, and until then `pamp check` says so."""
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pamp_pipelines.cli import pamp
 from pamp_pipelines.commands.new import KINDS
 from pamp_pipelines.declarations.catalog import KINDS as DECLARATIONS
 from pamp_pipelines.declarations.catalog import folder_of
+from pamp_pipelines.declarations.schema import schema
 from pamp_pipelines.declarations.validate import validated
 from pamp_pipelines.declarations.yaml_loader import read_yaml
 from pamp_pipelines.errors import DeclarationError
@@ -49,9 +51,20 @@ def test_what_is_commented_out_are_fields_too(empty: Project, kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_line_leads_to_the_schema(empty: Project, kind: str) -> None:
+    """In any project: this repository's own schemas are not beside it."""
     run(empty, kind, "mine")
-    first = (folder_of(empty, kind) / "mine.yaml").read_text().splitlines()[0]
-    assert first == f"# yaml-language-server: $schema=../../docs/schemas/{kind}.json"
+    file = folder_of(empty, kind) / "mine.yaml"
+    target = file.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert target == f"../../docs/schemas/{kind}.json"
+    assert json.loads((file.parent / target).read_text()) == schema(kind)
+
+
+def test_a_schema_that_is_there_is_left_alone(empty: Project) -> None:
+    there = empty.root / "docs/schemas/model.json"
+    there.parent.mkdir(parents=True)
+    there.write_text("{}")
+    assert run(empty, "model", "mine")[0] == 0
+    assert there.read_text() == "{}"
 
 
 def test_what_is_not_filled_in_is_refused(empty: Project) -> None:
@@ -61,7 +74,7 @@ def test_what_is_not_filled_in_is_refused(empty: Project) -> None:
         validated(read_yaml(file), DECLARATIONS["training_config"])
 
 
-@pytest.mark.parametrize("name", ["Mine", "a,b", "a|b", "../x", "x" * 101])
+@pytest.mark.parametrize("name", ["Mine", "a,b", "a|b", "../x", "a..b", "a.", "x" * 101])
 def test_names_that_cannot_be_keys_are_refused(empty: Project, name: str) -> None:
     status, output = run(empty, "model", name)
     assert status == 1
@@ -69,8 +82,9 @@ def test_names_that_cannot_be_keys_are_refused(empty: Project, name: str) -> Non
     assert not list(empty.assets.rglob("*.yaml"))
 
 
-def test_an_existing_declaration_is_never_overwritten(empty: Project) -> None:
-    run(empty, "model", "my-model")
-    status, output = run(empty, "model", "my_model")
+@pytest.mark.parametrize("twin", ["my-model.s", "my_model.s", "my.model-s", "my_model_s"])
+def test_an_existing_declaration_is_never_overwritten(empty: Project, twin: str) -> None:
+    run(empty, "model", "my-model.s")
+    status, output = run(empty, "model", twin)
     assert status == 1
-    assert "my-model.yaml" in output
+    assert "my-model.s.yaml: there is one of this name already (`-`, `_` and `.` count as the same)" in output

@@ -176,7 +176,9 @@ def test_each_asset_leads_to_its_yaml(definitions: dg.Definitions, tiny_project:
     assert lines[reference.line_number - 1] == next(line for line in lines if line and not line.startswith("#"))
     assert linked["megatron_checkpoint"] == {"assets/models/imported.yaml", "assets/models/scratch.yaml"}
     assert len(linked["pretrained_checkpoint"]) == 4
-    assert linked.keys() >= {"raw_corpus", "tokenized_shards", "corpus_declaration", "training_declaration"}
+    assert linked["hf_export"] == linked["checkpoint"] == linked["pretrained_checkpoint"]
+    assert linked["leaderboard"] == {"assets/evaluations/perplexity.yaml", "assets/evaluations/sums.yaml"}
+    assert linked.keys() == {key.to_user_string() for key in graph.get_all_asset_keys()}
 
 
 def make_project(root: Path) -> Project:

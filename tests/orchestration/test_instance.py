@@ -1,5 +1,6 @@
 """The two kinds of instance: what is written, what is refused, and that nothing reported is lost."""
 
+import os
 import subprocess
 import sys
 from importlib.resources import files
@@ -93,13 +94,30 @@ def test_a_team_shares_one_history(own_project: Project, postgres: PostgresServe
         assert not list(home.rglob("*.db"))
 
 
+def test_opening_an_instance_names_its_home_only_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two projects in one process: the second must not get the history of the first."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    for name in ("one", "two"):
+        project = Project(tmp_path / name)
+        with open_instance(project) as instance:
+            assert instance.root_directory == os.environ["DAGSTER_HOME"] == str(project.data / "dagster_home")
+        assert "DAGSTER_HOME" not in os.environ
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "given"))
+    with open_instance(Project(tmp_path / "one")) as instance:
+        assert instance.root_directory == str(tmp_path / "given")
+    assert os.environ["DAGSTER_HOME"] == str(tmp_path / "given")
+
+
 @pytest.mark.system
 def test_a_database_that_refuses_is_named(
     project: Project, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAGSTER_PG_PASSWORD", "wrong")
-    with pytest.raises(InputError, match=r"dagster\.yaml: the database does not answer: .*password") as refused:
-        open_instance(project)
+    with (
+        pytest.raises(InputError, match=r"dagster\.yaml: the database does not answer: .*password") as refused,
+        open_instance(project),
+    ):
+        pass
     assert "wrong" not in str(refused.value)
 
 

@@ -6,16 +6,21 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pydantic import ValidationError
 
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import WorkerFailed
-from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration import limits, retries
+from pamp_pipelines.orchestration.assets.pretrained_checkpoint import Training
+from pamp_pipelines.orchestration.chain import CHAIN
 from pamp_pipelines.orchestration.failures import as_failures
+from pamp_pipelines.orchestration.jobs import TRAIN_HOURS
 from pamp_pipelines.orchestration.limits import within
-from pamp_pipelines.orchestration.tags import checkpoint_tags, tag_run
+from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.orchestration.tags import partition_tags
 
 FIELDS = {"mode", "profile", "max_hours"}
+KEYS = {"hf_export": "m/c/v0001/0000001", "eval_scores": "m/c/v0001/0000001"}
 
 
 def test_every_field_of_the_launchpad_is_described(definitions: dg.Definitions) -> None:
@@ -32,17 +37,54 @@ def test_every_job_is_described_and_limited(definitions: dg.Definitions) -> None
     assert all(job.description and int(job.tags["dagster/max_runtime"]) > 0 for job in jobs)
 
 
-def test_a_run_says_what_it_works_on(instance: dg.DagsterInstance) -> None:
-    @dg.asset
-    def export(context: dg.AssetExecutionContext) -> None:
-        tag_run(context, checkpoint_tags(CheckpointKey("tiny", "both", 3, 40)))
+@pytest.mark.parametrize(
+    ("asset", "partition", "tags"),
+    [
+        ("raw_corpus", "plays", {"corpus": "plays"}),
+        ("tokenized_shards", "plays|tiny", {"corpus": "plays", "model": "tiny"}),
+        ("megatron_checkpoint", "tiny", {"model": "tiny"}),
+        ("pretrained_checkpoint", "tiny|both", {"model": "tiny", "training_config": "both"}),
+        ("hf_export", "tiny/both/v0003/0000040", {"model": "tiny", "training_config": "both", "version": "v0003"}),
+        ("eval_scores/x", "tiny/both/v0003/0000040", {"model": "tiny", "training_config": "both", "version": "v0003"}),
+        ("leaderboard", None, {}),
+    ],
+)
+def test_a_run_says_what_it_works_on(
+    instance: dg.DagsterInstance, asset: str, partition: str | None, tags: dict[str, str]
+) -> None:
+    keys = dg.StaticPartitionsDefinition([partition]) if partition else None
 
-    result = dg.materialize([export], instance=instance)
+    @dg.asset(key=asset.split("/"), partitions_def=keys)
+    def made(context: dg.AssetExecutionContext) -> None:
+        with stage(context, asset):
+            pass
+
+    result = dg.materialize([made], instance=instance, partition_key=partition)
     run = instance.get_run_by_id(result.run_id)
     assert run is not None
-    found = {name: run.tags.get(name) for name in ("model", "training_config", "version")}
-    assert found == {"model": "tiny", "training_config": "both", "version": "v0003"}
+    names = ("corpus", "model", "training_config", "version")
+    assert {name: run.tags[name] for name in names if name in run.tags} == tags
     assert len(run.tags["commit"]) == 40
+
+
+def test_every_asset_that_runs_is_tagged(definitions: dg.Definitions) -> None:
+    """A new asset has to say what its runs work on."""
+    graph = definitions.resolve_asset_graph()
+    partitioned = {key.path[0] for key in graph.executable_asset_keys if graph.get(key).partitions_def}
+    assert partitioned == {a for a in CHAIN if a != "leaderboard"}
+    assert all(partition_tags(asset, KEYS.get(asset, "a|b")) for asset in partitioned)
+
+
+@pytest.mark.parametrize("hours", [0, -1.0, 720.1, float("inf"), float("nan")])
+def test_a_limit_that_is_none_is_refused_by_name(hours: float) -> None:
+    with pytest.raises(ValidationError, match="max_hours"):
+        Training(max_hours=hours)
+
+
+def test_the_longest_limit_is_that_of_the_job(definitions: dg.Definitions) -> None:
+    job = definitions.get_repository_def().get_job("train")
+    assert int(job.tags["dagster/max_runtime"]) == TRAIN_HOURS * 3600
+    assert Training(max_hours=TRAIN_HOURS).max_hours == TRAIN_HOURS
 
 
 @pytest.fixture

@@ -140,6 +140,13 @@ def test_the_sensor_reports_each_declaration_once(own_project: Project, instance
     assert tick(own_project, instance).asset_events == []
 
 
+def test_a_corpus_that_another_one_makes_leads_to_its_file(own_project: Project, instance: dg.DagsterInstance) -> None:
+    sonnets = own_project.assets / "corpora/sonnets.yaml"
+    sonnets.write_text(sonnets.read_text() + "shard_sets: {title: meta.title}\n")
+    events = {event.partition: event for event in tick(own_project, instance).asset_events}
+    assert events["sonnets.title"].metadata["file"].value == str(sonnets)
+
+
 def test_an_edit_is_seen_within_a_minute_even_when_a_tick_is_missed(tiny_project: Project) -> None:
     interval = watch_declarations(load_catalog(tiny_project)).minimum_interval_seconds
     assert interval is not None

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import checkpoints
 
@@ -17,6 +18,7 @@ def checkpoint_spec(catalog: Catalog) -> dg.AssetSpec:
         group_name="training",
         kinds={"megatron", "pytorch"},
         owners=owners(catalog.training_configs.values()),
+        metadata=code_references(catalog, "model", "training_config"),
         description=(
             "A kept checkpoint of a training run: `model/training_config/version/step`, immutable.\n\n"
             'Step 0 of an imported model is the imported checkpoint, so that "before" is scored by the same path. '

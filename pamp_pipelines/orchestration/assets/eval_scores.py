@@ -1,12 +1,12 @@
 """`eval_scores/<evaluation>`: scores of a checkpoint, one asset for each declared evaluation."""
 
-import re
 from collections.abc import Iterator
 
 import dagster as dg
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.declarations.files import identifier
 from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoint
 from pamp_pipelines.evaluation.spec import STAGE_VERSION
 from pamp_pipelines.lake.publication import published
@@ -22,7 +22,6 @@ from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import checkpoints
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
-from pamp_pipelines.orchestration.tags import checkpoint_tags, tag_run
 
 PREFIX = "eval_scores"
 
@@ -36,7 +35,7 @@ def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
     evaluations = catalog.names("evaluation")
     # named, since what Dagster calls them may be what it calls a check of another
     outs = {
-        f"scores_of_{re.sub(r'[^a-z0-9]', '_', name)}": dg.AssetOut.from_spec(
+        f"scores_of_{identifier(name)}": dg.AssetOut.from_spec(
             _spec(catalog, name), is_required=False, dagster_type=dg.Nothing
         )
         for name in evaluations
@@ -56,7 +55,6 @@ def eval_scores_asset(catalog: Catalog) -> dg.AssetsDefinition:
         asked = [name for name in evaluations if eval_scores_key(name) in context.selected_asset_keys]
         with stage(context, f"{PREFIX}/{asked[0]}") as on_event:
             key = CheckpointKey.parse(context.partition_key)
-            tag_run(context, checkpoint_tags(key))
             sound = [name for name in asked if name in pamp.catalog.evaluations]
             scores = evaluate_checkpoint(pamp.catalog, pamp.lake, key, sound, on_event) if sound else []
             for artifact in scores:

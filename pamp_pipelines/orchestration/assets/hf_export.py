@@ -8,12 +8,12 @@ from pamp_pipelines.evaluation.export_cache import keep_within_budget
 from pamp_pipelines.lake.store import CheckpointKey
 from pamp_pipelines.orchestration.automation import AFTER_PASSED_CHECKS
 from pamp_pipelines.orchestration.checks import check_specs
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import checkpoints
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
-from pamp_pipelines.orchestration.tags import checkpoint_tags, tag_run
 from pamp_pipelines.training.resolve import export_job
 from pamp_pipelines.verification.loss import loss_job
 from pamp_pipelines.verification.stages import export_and_verify
@@ -30,6 +30,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         automation_condition=AFTER_PASSED_CHECKS,
         pool="eval",
         code_version=str(STAGE_VERSION),
+        metadata=code_references(catalog, "model", "training_config"),
     )
     def hf_export(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
         """A checkpoint as a Hugging Face directory: `config.json`, safetensors, tokenizer, model card.
@@ -38,7 +39,6 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         """
         with stage(context, "hf_export") as on_event:
             key = CheckpointKey.parse(context.partition_key)
-            tag_run(context, checkpoint_tags(key))
             job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.lake, key)
             artifact = export_and_verify(job, loss, on_event)
             keep_within_budget(pamp.catalog, pamp.lake, key, on_event)

@@ -6,6 +6,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.evaluation.leaderboard import STAGE_VERSION, build_leaderboard
 from pamp_pipelines.orchestration.assets.eval_scores import eval_scores_key
 from pamp_pipelines.orchestration.automation import WHEN_ANY_SCORE_IS_NEW
+from pamp_pipelines.orchestration.code_references import code_references
 from pamp_pipelines.orchestration.details import leaderboard_details, scores_schema
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -23,7 +24,7 @@ def leaderboard_asset(catalog: Catalog) -> dg.AssetsDefinition:
         kinds={"pandas", "parquet"},
         owners=owners(catalog.evaluations.values()),
         automation_condition=WHEN_ANY_SCORE_IS_NEW,
-        metadata={"dagster/column_schema": scores_schema()},
+        metadata={"dagster/column_schema": scores_schema(), **code_references(catalog, "evaluation")},
         code_version=str(STAGE_VERSION),
     )
     def leaderboard(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:

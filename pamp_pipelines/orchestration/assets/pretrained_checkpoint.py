@@ -17,6 +17,7 @@ from pamp_pipelines.orchestration.declarations import ASSETS
 from pamp_pipelines.orchestration.details import training_details
 from pamp_pipelines.orchestration.freshness import training_freshness
 from pamp_pipelines.orchestration.grid import declared_pairs, grid_note
+from pamp_pipelines.orchestration.jobs import TRAIN_HOURS
 from pamp_pipelines.orchestration.limits import within
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.owners import owners
@@ -53,8 +54,11 @@ class Training(dg.Config):
     max_hours: float | None = Field(
         default=None,
         gt=0,
-        description="End the launch after so many hours, retries included. What was saved stays, and the next launch "
-        "in mode auto goes on from there. Default: no limit but the profile's timeout_s and the job's maximum runtime.",
+        le=TRAIN_HOURS,
+        allow_inf_nan=False,
+        description=f"End the launch after so many hours, retries included; at most {TRAIN_HOURS}. What was saved "
+        "stays, and the next launch in mode auto goes on from there. Default: no limit but the profile's timeout_s and "
+        "the job's maximum runtime.",
     )
 
 
@@ -101,10 +105,7 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
             fresh = config.mode is Mode.fresh and not continues_a_version(context)
             job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
             profile_name = config.profile or pamp.catalog.training_config(name).profile
-            tag_run(
-                context,
-                {"model": model, "training_config": name, "version": job.run_dir.name, "profile": profile_name},
-            )
+            tag_run(context, {"version": job.run_dir.name, "profile": profile_name})
             with within(context, config.max_hours, job.profile) as profile, following(job.run_dir / "logs"):
                 artifact = train_and_verify(job.model_copy(update={"profile": profile}), on_event)
             return result(artifact, training_details(artifact))

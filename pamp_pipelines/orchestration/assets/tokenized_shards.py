@@ -12,6 +12,7 @@ from pamp_pipelines.orchestration.owners import owners
 from pamp_pipelines.orchestration.partitions import Partitions, dimensions
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.stage import stage
+from pamp_pipelines.orchestration.tags import tag_run
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.job import STAGE_VERSION, tokenize_job
 
@@ -53,6 +54,7 @@ def tokenized_shards_asset(catalog: Catalog, partitions: Partitions) -> dg.Asset
         corpus, model = dimensions(context).values()
         with stage(context, "tokenized_shards") as on_event:
             profile = pamp.catalog.profile(config.profile) if config.profile else None
+            tag_run(context, {"profile": config.profile} if config.profile else {})
             return result(tokenize(tokenize_job(pamp.catalog, pamp.lake, corpus, model), on_event, profile=profile))
 
     return tokenized_shards
