@@ -1,5 +1,6 @@
 """Sensors that keep Dagster's picture true: of the YAML on disk, and of the checkpoints in the lake."""
 
+import time
 from dataclasses import replace
 
 import dagster as dg
@@ -8,6 +9,7 @@ from pamp_pipelines.declarations.catalog import KINDS, Catalog, folder_of
 from pamp_pipelines.declarations.usable import usable_catalog
 from pamp_pipelines.errors import Problem
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
+from pamp_pipelines.orchestration.damage import sentences
 from pamp_pipelines.orchestration.declarations import Report, observe
 from pamp_pipelines.orchestration.leftovers import end_leftovers
 from pamp_pipelines.orchestration.resources import ProjectResource
@@ -53,8 +55,11 @@ def register_checkpoints() -> dg.SensorDefinition:
         "made by `pamp train`.",
     )
     def register(context: dg.SensorEvaluationContext, pamp: ProjectResource) -> dg.SkipReason:
-        added = announce_unknown(context.instance, pamp.lake, older_than_s=SETTLED_S, at_most=AT_ONCE)
-        return dg.SkipReason(f"Added {', '.join(added)}." if added else "Every kept checkpoint is known.")
+        settled = time.time() - SETTLED_S
+        announced = announce_unknown(context.instance, pamp.lake, before=settled, at_most=AT_ONCE)
+        parts = [f"Added {', '.join(announced.added)}." if announced.added else "Every kept checkpoint is known."]
+        parts += ["Left out: " + "; ".join(sentences(announced.left_out))] if announced.left_out else []
+        return dg.SkipReason(" ".join(parts))
 
     return register
 
