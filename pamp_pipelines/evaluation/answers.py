@@ -32,9 +32,9 @@ class Answers:
             self._file.execute("PRAGMA synchronous=OFF")
             self._file.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT)")
 
-    def add_partial(self, kind: str, request: Sequence[Any], answer: Any) -> None:
-        """Keep an answer; called by lm-eval after each forward pass."""
-        if self._file is not None and not _sampled(request):
+    def add_partial(self, kind: str, request: Sequence[Any] | None, answer: Any) -> None:
+        """Keep an answer; called by lm-eval after each forward pass, with no request for a window of a document."""
+        if self._file is not None and request is not None and not _sampled(request):
             row = self._key(kind, request), json.dumps(answer, default=float)
             self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", row)
 

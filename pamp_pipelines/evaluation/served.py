@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import requests as http
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.models.utils import has_bos_prefix
@@ -87,8 +88,9 @@ class Served(Answering, LocalCompletionsAPI):
             self.max_length = length + 1 - _KEPT  # prompt and answer together are to fit into the declared context
         try:
             return ask(requests, disable_tqdm=True)
-        except http.RequestException as error:
-            reply = error.response.text[:500] if error.response is not None else ""
+        except (http.RequestException, aiohttp.ClientError, TimeoutError) as error:
+            response = getattr(error, "response", None)
+            reply = response.text[:500] if response is not None else ""
             raise InputError(
                 f"{self.base_url}: no completions from this server ({error}){': ' + reply if reply else ''}. It has to "
                 f"serve the model under the name {self.model!r} (`backend_arguments: {{model: …}}`) with a context of "

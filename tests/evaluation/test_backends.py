@@ -129,6 +129,7 @@ class Completions(BaseHTTPRequestHandler):
             status, reply = 400, {"error": f"context of {self.server.context} exceeded: {longest}"}
         body = json.dumps(reply).encode()
         self.send_response(status)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -180,11 +181,11 @@ def at(server, **more):
     return {"backend": "local-completions", "backend_arguments": {"base_url": address, "max_retries": 1, **more}}
 
 
-@pytest.mark.parametrize("tokenizer", ["directory", "with_bos"])
-def test_a_server_of_completions_gives_the_same_likelihoods(job, serve, tokenizer, request):
+@pytest.mark.parametrize(("tokenizer", "concurrent"), [("directory", 1), ("with_bos", 1), ("with_bos", 2)])
+def test_a_server_of_completions_gives_the_same_likelihoods(job, serve, tokenizer, concurrent, request):
     """Of prompts with the tokenizer's own BOS, once, and of documents without."""
     model = request.getfixturevalue(tokenizer)
-    served = answers_of(job(model, **at(serve(model))))
+    served = answers_of(job(model, **at(serve(model), num_concurrent=concurrent)))
     delete_answers(job().answers)
     alone = answers_of(job(model))
     assert served[0] == pytest.approx(alone[0], rel=1e-5)
@@ -214,13 +215,18 @@ def test_an_evaluation_over_a_server_has_the_scores_of_one_without(job, serve, w
     delete_answers(told.answers)
 
 
+@pytest.mark.parametrize("concurrent", [1, 2])
+def test_a_server_that_is_not_there_is_named(job, serve, directory, concurrent):
+    gone = serve(directory)
+    gone.shutdown()
+    gone.server_close()
+    with pytest.raises(InputError, match=rf"127.0.0.1:{gone.server_port}/.*no completions from this server"):
+        answers_of(job(**at(gone, num_concurrent=concurrent)))
+
+
 def test_a_server_that_does_not_answer_is_named_with_its_words(job, serve, directory):
     small = serve(directory, context=20)
     with pytest.raises(InputError, match=rf"127.0.0.1:{small.server_port}/.*context of 20 exceeded.*max_length"):
-        answers_of(job(**at(small)))
-    small.shutdown()
-    small.server_close()
-    with pytest.raises(InputError, match=rf"127.0.0.1:{small.server_port}/.*no completions from this server"):
         answers_of(job(**at(small)))
 
 
