@@ -19,7 +19,7 @@ from typing import Any
 
 from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.dtypes import by_name
-from pamp_pipelines.conversion.job import ImportJob
+from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.conversion.plan import ChunkItem, ImportPlan, Piece
 
 _BUCKET_BYTES = 128 * 2**20
@@ -35,13 +35,13 @@ class ImportBucket:
     bytes: int
 
 
-def buckets_dir(job: ImportJob) -> Path:
-    """Where finished files of an import wait for the others. Its name holds the job's id, which covers every input."""
+def buckets_dir(job: ImportJob | ExportJob) -> Path:
+    """Where finished parts of a conversion wait for the others. Its name holds the id, which covers every input."""
     return job.output.parent / f".{job.output.name}.{job.id[:16]}.buckets"
 
 
-def sweep_buckets(job: ImportJob, keep: Path) -> None:
-    """Removes what unfinished imports of other inputs into the same output left."""
+def sweep_buckets(job: ImportJob | ExportJob, keep: Path) -> None:
+    """Removes what unfinished conversions of other inputs into the same output left."""
     for folder in job.output.parent.glob(f".{job.output.name}.*.buckets"):
         if folder != keep:
             shutil.rmtree(folder)

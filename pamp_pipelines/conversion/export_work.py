@@ -1,14 +1,20 @@
-"""The export itself, in the worker process: template, config.json, weights, index."""
+"""The export itself, in the worker process: template, config.json, weights, index.
+
+What was finished before an export was killed lies beside the output and is not written again.
+"""
 
 from __future__ import annotations
 
-import heapq
+import contextlib
+import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from pamp_pipelines.conversion import tensor_manifest
-from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem
+from pamp_pipelines.conversion.buckets import buckets_dir, sweep_buckets
+from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem, OutputFile
 from pamp_pipelines.conversion.exporter import plan_of
 from pamp_pipelines.conversion.gather import ExportBucket, GatheredBucket, gather_bucket
 from pamp_pipelines.conversion.hf_source import INDEX
@@ -22,9 +28,12 @@ from pamp_pipelines.conversion.progress import Progress
 from pamp_pipelines.conversion.stage import Result
 from pamp_pipelines.conversion.template import copy_template, has_tokenizer
 from pamp_pipelines.conversion.tensor_manifest import manifest_verdict
+from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.atomic import write_bytes
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
+
+_BUCKET_BYTES = 128 * 2**20
 
 
 def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
@@ -102,25 +111,50 @@ def _recorded_tensors(job: ExportJob) -> Path | None:
 def _write_weights(
     job: ExportJob, plan: ExportPlan, target: Path, progress: Progress, hashed: bool
 ) -> list[GatheredBucket]:
+    """Writes the files beside the output, where an export that is killed leaves them to the next, then moves them."""
+    folder = buckets_dir(job)
+    sweep_buckets(job, keep=folder)
+    folder.mkdir(exist_ok=True)
     for file in plan.files:
-        with (target / file.name).open("xb") as stream:
-            stream.write(file.header)
-            stream.truncate(file.bytes)
+        _begin(folder / file.name, file)
     processes = workers_within(job.memory_bytes, job.workers, plan.weight_bytes)
-    buckets = [ExportBucket(job.checkpoint, tuple(items), hashed) for items in _balanced(plan, target, processes)]
-    found = run_buckets(gather_bucket, buckets, processes, progress)
+    buckets = list(_buckets(job, plan, folder, hashed))
+    try:
+        found = run_buckets(gather_bucket, buckets, processes, progress)
+    except (InputError, VerificationFailed):
+        shutil.rmtree(folder)  # the next export would end in the same way
+        raise
+    for file in plan.files:
+        (folder / file.name).rename(target / file.name)
+    shutil.rmtree(folder)
     if (index := plan.index()) is not None:
         write_bytes(target / INDEX, index)
     return found
 
 
-def _balanced(plan: ExportPlan, target: Path, count: int) -> list[list[tuple[Path, int, GatherItem]]]:
-    """Tensors in at most `count` lists of about equally many bytes, whatever file they go to."""
-    places = [(target / file.name, start, item) for file in plan.files for item, start in file.items]
-    lists: list[list[tuple[Path, int, GatherItem]]] = [[] for _ in range(count)]
-    loads = [(0, i) for i in range(count)]
-    for place in sorted(places, key=lambda p: p[2].bytes, reverse=True):
-        load, i = heapq.heappop(loads)
-        lists[i].append(place)
-        heapq.heappush(loads, (load + place[2].bytes, i))
-    return [sorted(part, key=lambda p: (p[0], p[1])) for part in lists if part]
+def _begin(path: Path, file: OutputFile) -> None:
+    """Gives a file its header and its size; one that has both keeps what an export before has written."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        if path.stat().st_size == file.bytes and stream.read(len(file.header)) == file.header:
+            return
+    for receipt in path.parent.glob(f"{path.name}.*.json"):
+        receipt.unlink()
+    with path.open("wb") as stream:
+        stream.write(file.header)
+        stream.truncate(file.bytes)
+
+
+def _buckets(job: ExportJob, plan: ExportPlan, folder: Path, hashed: bool) -> Iterator[ExportBucket]:
+    """Neighbouring tensors of a file, of at most so many bytes unless one alone has more."""
+    for file in plan.files:
+        groups: list[list[tuple[int, GatherItem]]] = [[]]
+        size = 0
+        for item, start in file.items:
+            if groups[-1] and size + item.bytes > _BUCKET_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append((start, item))
+            size += item.bytes
+        for number, group in enumerate(groups):
+            receipt = folder / f"{file.name}.{number}.json"
+            yield ExportBucket(job.checkpoint, folder / file.name, receipt, tuple(group), hashed)

@@ -5,6 +5,7 @@ Axes: R  rows of a block    C  its remaining axes (none for a vector, columns fo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from pamp_pipelines.conversion.bits import Bits, convert, non_finite
 from pamp_pipelines.conversion.dtypes import DType
@@ -24,6 +26,7 @@ from pamp_pipelines.conversion.processes import Report
 from pamp_pipelines.conversion.tensor_manifest import TensorDigest
 from pamp_pipelines.conversion.torch_dist import StoredChunk
 from pamp_pipelines.errors import InputError, VerificationFailed
+from pamp_pipelines.lake.atomic import write_text
 
 _REMEMBERED = 4096
 """Payloads whose places a reader remembers: those of a block are asked for several times, one after the other."""
@@ -31,19 +34,34 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class ExportBucket:
-    """Tensors that one process writes: (file, byte at which the tensor begins, tensor). hashed: take their SHA-256."""
+    """Tensors that one process writes into `file`, which exists: (byte at which the tensor begins, tensor).
+
+    hashed: take their SHA-256. receipt: the file that says they are written.
+    """
 
     checkpoint: Path
-    items: tuple[tuple[Path, int, GatherItem], ...]
+    file: Path
+    receipt: Path
+    items: tuple[tuple[int, GatherItem], ...]
     hashed: bool = False
 
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for _, item in self.items)
 
-@dataclass
-class GatheredBucket:
+
+class GatheredBucket(BaseModel):
     """non_finite: infinities and NaNs, by tensor. tensors: what was written, where hashes were asked for."""
 
-    non_finite: Counter[str] = field(default_factory=Counter)
-    tensors: dict[str, TensorDigest] = field(default_factory=dict)
+    non_finite: Counter[str] = Counter()
+    tensors: dict[str, TensorDigest] = {}
+
+
+class _Receipt(BaseModel):
+    """written: SHA-256 of what the bucket is: a newer version of this package may cut the same model otherwise."""
+
+    written: str
+    found: GatheredBucket
 
 
 @dataclass
@@ -146,26 +164,41 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def gather_bucket(bucket: ExportBucket, report: Report) -> GatheredBucket:
-    """Writes the tensors of a bucket into existing files."""
+    """Writes the tensors of a bucket to their places and flushes them to storage; then the receipt.
+
+    A bucket whose receipt is there, from an export that was killed later, is left as it is.
+    """
+    written = _digest(bucket)
+    with contextlib.suppress(OSError, ValueError):  # absent, or cut short with the export that wrote it
+        receipt = _Receipt.model_validate_json(bucket.receipt.read_bytes())
+        if receipt.written == written:
+            report(bucket.bytes)
+            return receipt.found
     reader = ChunkReader(bucket.checkpoint)
     found = GatheredBucket()
-    files: dict[Path, int] = {}
+    descriptor = os.open(bucket.file, os.O_WRONLY)
     try:
-        for file, start, item in bucket.items:
-            if file not in files:
-                files[file] = os.open(file, os.O_WRONLY)
+        for start, item in bucket.items:
             digest = hashlib.sha256() if bucket.hashed else None
-            if count := _write(reader, item, files[file], start, report, digest):
+            if count := _write(reader, item, descriptor, start, report, digest):
                 found.non_finite[item.name] = count
             if digest is not None:
                 found.tensors[item.name] = TensorDigest(
                     dtype=item.target.safetensors, shape=item.shape, sha256=digest.hexdigest()
                 )
+        os.fsync(descriptor)
     finally:
         reader.close()
-        for descriptor in files.values():
-            os.close(descriptor)
+        os.close(descriptor)
+    write_text(bucket.receipt, _Receipt(written=written, found=found).model_dump_json())
     return found
+
+
+def _digest(bucket: ExportBucket) -> str:
+    hashed = hashlib.sha256(repr(bucket.hashed).encode())
+    for start, item in bucket.items:
+        hashed.update(repr((start, item)).encode())
+    return hashed.hexdigest()
 
 
 def _write(
