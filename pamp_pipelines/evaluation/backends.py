@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import InputError, install_command
 from pamp_pipelines.evaluation.answering import Answering, Progress, TokenPolicy
 from pamp_pipelines.evaluation.helpers import Helpers, Loading
 from pamp_pipelines.evaluation.model import load_model, token_policy
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
+
+
+_PACKAGES = {"vllm": "vllm ray", "local-completions": "'lm-eval[api]'"}
+"""What a backend needs besides this package."""
 
 
 @dataclass
@@ -79,9 +83,10 @@ def _other_backend(job: EvaluateJob, spec: EvaluationSpec, progress: Progress) -
         else:
             model = _vllm(directory, policy, config, spec)
     except (ModuleNotFoundError, ImportError) as error:
+        install = install_command(_PACKAGES[spec.backend])
         raise InputError(
-            f"evaluation {spec.name!r}: backend {spec.backend} is not installed: {error}. Install it into this "
-            "environment (vLLM: `vllm`, and `ray` for several processes), or leave `backend` out."
+            f"evaluation {spec.name!r}: backend {spec.backend} is not installed: {error}. Run `{install}`, or leave "
+            "`backend` out."
         ) from error
     model.begin(policy, progress)
     model.keep_answers(job.answers, job.subject.content)

@@ -293,10 +293,13 @@ def test_each_process_has_a_gpu_of_its_own():
     assert _devices("auto", 2, 0) == _devices("cpu", 2, 8) == ["cpu", "cpu"]
 
 
-def test_backends_say_what_they_lack(job):
+def test_backends_say_what_they_lack(job, monkeypatch):
     with pytest.raises(InputError, match="backend_arguments needs `base_url`"):
         answers_of(job(backend="local-completions"))
-    with pytest.raises(InputError, match=r"backend vllm is not installed.*vllm"):
+    monkeypatch.setitem(sys.modules, "pamp_pipelines.evaluation.served", None)  # as where its imports fail
+    with pytest.raises(InputError, match=r"local-completions is not installed.*install .*'lm-eval\[api\]'"):
+        answers_of(job(backend="local-completions"))
+    with pytest.raises(InputError, match=r"backend vllm is not installed: No module named.*install .*vllm ray"):
         answers_of(job(backend="vllm"))
     with pytest.raises(InputError, match=r"3 scoring processes need a GPU each, and there are 0"):
         answers_of(job(processes=3).model_copy(update={"device": "cuda"}))
