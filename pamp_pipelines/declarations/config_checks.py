@@ -48,6 +48,7 @@ def _check_processes(
     subject: Subject, layout: Subject, config: TrainingConfig, profile: ComputeProfile, profile_name: str
 ) -> None:
     parallel = config.parallelism
+    _check_layout_of_profile(subject, layout, config)
     where = f"the {profile.world_size} processes of profile {profile_name!r}"
     if profile.world_size % parallel.model_parallel:
         layout.error(
@@ -68,6 +69,22 @@ def _check_processes(
     experts = parallel.tensor * parallel.pipeline * parallel.expert
     if parallel.expert > 1 and profile.world_size % experts:
         layout.error("parallelism.expert", f"tensor x pipeline x expert = {experts} does not divide {where}")
+
+
+def _check_layout_of_profile(subject: Subject, layout: Subject, config: TrainingConfig) -> None:
+    """What a config would refuse of itself, where a profile sets the whole block."""
+    parallel = config.parallelism
+    if not parallel.distributed_optimizer:
+        needs = ["state_precision"] if config.state_precision != "fp32" else []
+        needs += ["offload.optimizer"] if config.offload.optimizer else []
+        for field in needs:
+            message = f"`{field}` of training config {subject.name!r} needs it: set it to true"
+            layout.error("parallelism.distributed_optimizer", message)
+    if parallel.overlap_param_gather and not parallel.overlap_grad_reduce:
+        layout.error("parallelism.overlap_param_gather", "needs `overlap_grad_reduce: true`")
+    if config.offload.activation_layers and parallel.pipeline > 1:
+        message = f"cannot be above 1 with `offload.activation_layers` of training config {subject.name!r}"
+        layout.error("parallelism.pipeline", message)
 
 
 def _check_schedule(subject: Subject, declared: TrainingConfig) -> None:

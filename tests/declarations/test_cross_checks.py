@@ -273,6 +273,26 @@ def test_a_layout_of_the_profile_is_checked_in_its_place(project: Project, edit:
 
 
 @pytest.mark.parametrize(
+    ("config", "profile", "said"),
+    [
+        ("state_precision: bf16", "distributed_optimizer: false", "distributed_optimizer: `state_precision` of"),
+        ("offload: {optimizer: 0.5}", "distributed_optimizer: false", "distributed_optimizer: `offload.optimizer` of"),
+        ("offload: {activation_layers: 1}", "pipeline: 2", "pipeline: cannot be above 1 with `offload.activation_la"),
+        ("seed: 1", "overlap_param_gather: true", "overlap_param_gather: needs `overlap_grad_reduce: true`"),
+    ],
+)
+def test_a_profile_may_not_take_away_what_the_config_needs(
+    project: Project, edit: Edit, config: str, profile: str, said: str
+) -> None:
+    edit(CFG, "iterations: 10", f"iterations: 10\n{config}")
+    edit("resources/eight.yaml", "node: 8", "node: 8\nmicro_batch_size: 1\nparallelism: {tensor: 2}")
+    check_pair(load_catalog(project), "tiny", "cfg", profile="eight").raise_errors()
+    edit("resources/eight.yaml", "tensor: 2", f"tensor: 2, {profile}")
+    with pytest.raises(DeclarationError, match=rf"eight\.yaml:\d+: parallelism\.{said}"):
+        check_pair(load_catalog(project), "tiny", "cfg", profile="eight").raise_errors()
+
+
+@pytest.mark.parametrize(
     "expression",
     ["0 3 * * 1", "*/15 0-6 1,15 jan-mar mon-fri", "@daily", "0 0 1 * 7", "0 0 29 2 *", "0 0 31 2-3 *", "5/15 * * * *"],
 )
