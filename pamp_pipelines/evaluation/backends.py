@@ -13,7 +13,6 @@ from pamp_pipelines.evaluation.helpers import Helpers, Loading
 from pamp_pipelines.evaluation.model import load_model, token_policy
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 
-
 _PACKAGES = {"vllm": "vllm ray", "local-completions": "'lm-eval[api]'"}
 """What a backend needs besides this package."""
 
