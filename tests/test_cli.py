@@ -163,6 +163,7 @@ def test_a_project_that_is_named_and_is_none_is_not_passed_over(
         ("tokenize", "sonnets"),
         ("tokenize", "sonnets", "scratch", "--input", "a"),
         ("export-hf", "key", "--template", "x"),
+        ("export-hf", "key", "--dtype", "float16"),
         ("evaluate", "."),
         ("evaluate", "key", "--limit", "3"),
         ("evaluate", ".", "--suite", "x", "--data", "rows"),
@@ -297,6 +298,16 @@ def test_import_and_export_of_plain_directories(tiny_project: Project, tmp_path:
     imported = pamp("import-hf", source, "meg", "--json")
     assert imported.exit_code == 0, imported.output
     assert answer(imported)["artifact"]["kind"] == "megatron_checkpoint"
+    planned = answer(pamp("export-hf", "meg", "half", "--dtype", "float16", "--plan", "--workers", "1", "--json"))
+    assert planned["dtypes"] == ["float16"]
+    assert planned["workers"] == 1
+    assert planned["peak_memory_bytes"] < 2**30
+    assert not (tmp_path / "half").exists()
+    small = pamp("export-hf", "meg", "half", "--memory", "0.001", "--json")
+    assert "memory_bytes is 1000000; a conversion needs at least" in answer(small)["error"]["message"]
+    half = pamp("export-hf", "meg", "half", "--dtype", "float16", "--workers", "1", "--memory", "0.5", "--json")
+    assert half.exit_code == 0, half.output
+    assert (tmp_path / "half/model.safetensors").stat().st_size < planned["export_bytes"] + 50_000
     exported = pamp("export-hf", "meg", "out", "--json")
     assert exported.exit_code == 0, exported.output
     assert (tmp_path / "out/model.safetensors").is_file()
