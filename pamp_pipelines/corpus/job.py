@@ -14,7 +14,7 @@ from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.store import Lake
 
 KIND = "raw_corpus"
-STAGE_VERSION = 2
+STAGE_VERSION = 3
 """Bumped when equal sources give other files."""
 
 

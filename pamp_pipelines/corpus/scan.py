@@ -1,4 +1,4 @@
-"""The raw_corpus stage: read every document once, count, and publish the corpus's manifest."""
+"""The raw_corpus stage: read every document of new files once, count, and publish the corpus's manifest."""
 
 import itertools
 from typing import BinaryIO
@@ -6,16 +6,18 @@ from typing import BinaryIO
 import orjson
 
 from pamp_pipelines.corpus.batches import read_batches
+from pamp_pipelines.corpus.counted import CountedFiles
 from pamp_pipelines.corpus.fingerprints import unchanged
-from pamp_pipelines.corpus.job import KIND, CorpusJob
+from pamp_pipelines.corpus.job import KIND, STAGE_VERSION, CorpusJob
 from pamp_pipelines.corpus.progress import Progress
 from pamp_pipelines.corpus.readers import Document, read_documents
 from pamp_pipelines.corpus.spans import Span
-from pamp_pipelines.corpus.statistics import CorpusStatistics
+from pamp_pipelines.corpus.statistics import CorpusStatistics, FileCounter
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.hashing import sha256_json
 from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
@@ -26,6 +28,9 @@ _BATCH_BYTES = 4 << 20
 
 def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
     """Describe a corpus; its text stays where it is.
+
+    What was counted in a file is remembered by its content beside the artifact: of a corpus that grew, or of a scan
+    that was killed, only the other files are read.
 
     The artifact holds ``statistics.json`` (totals and an entry with bytes, SHA-256, documents, characters and drops for
     each file), ``sample.jsonl`` (its first documents, cut at 2,000 characters) and ``lengths.png``. Its stats are
@@ -59,12 +64,23 @@ def _read(job: CorpusJob, on_event: OnEvent) -> CorpusStatistics:
     statistics = CorpusStatistics()
     progress = Progress(on_event, KIND)
     fields = [job.language_field] if job.language_field else []
-    for index, file in enumerate(job.files):
-        statistics.start_file(file)
-        with unchanged(file):
-            for batch in read_batches(file, job.rules, Span(file=index), _BATCH_BYTES, fields):
-                statistics.add(batch)
-                progress.update(documents=statistics.documents, megabytes=statistics.characters / 1e6, file=file.name)
+    key = sha256_json([STAGE_VERSION, job.rules.model_dump(), fields])
+    with CountedFiles(job.output.parent / ".counts.json", key) as counted:
+        for index, file in enumerate(job.files):
+            with unchanged(file):
+                counts = counted.find(file)
+                if counts is None:
+                    counter = FileCounter()
+                    for batch in read_batches(file, job.rules, Span(file=index), _BATCH_BYTES, fields):
+                        counter.add(batch)
+                        progress.update(
+                            documents=statistics.documents + counter.counts.documents,
+                            megabytes=(statistics.characters + counter.counts.characters) / 1e6,
+                            file=file.name,
+                        )
+                    counts = counter.counts
+            counted.add(file, counts)
+            statistics.add(file, counts)
     return statistics
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 _HEAD = 1000
 """Characters of a document that are looked at."""
 _ALL = 10_000
-"""Documents of a corpus that are looked at one and all; of those after them, one in ``_STRIDE``."""
+"""Documents of a file that are looked at one and all; of those after them, one in ``_STRIDE``."""
 _STRIDE = 16
 _PREFIXES = ("FULLWIDTH ", "HALFWIDTH ", "MODIFIER LETTER ", "MATHEMATICAL ", "SUPERSCRIPT ", "SUBSCRIPT ")
 _NAMES = {"CJK": "Han", "HANGUL": "Hangul", "IDEOGRAPHIC": "Han", "KANGXI": "Han"}
@@ -22,10 +22,10 @@ class ScriptCounter:
 
     def __init__(self) -> None:
         self._documents = 0
-        self._letters: Counter[str] = Counter()
+        self.letters: Counter[str] = Counter()
 
     def add(self, texts: Sequence[str]) -> None:
-        """Documents in the order of the corpus."""
+        """Documents in the order of a file."""
         first = self._documents
         self._documents += len(texts)
         every = range(min(len(texts), max(0, _ALL - first)))
@@ -37,13 +37,16 @@ class ScriptCounter:
         counts = np.bincount(script[np.frombuffer(chosen.encode("utf-32-le"), "<u4")], minlength=len(names))
         for index in np.flatnonzero(counts):
             if index:  # 0 stands for what is no letter
-                self._letters[names[index]] += int(counts[index])
+                self.letters[names[index]] += int(counts[index])
 
-    def shares(self) -> dict[str, float]:
-        """Script to its share of the letters, the largest first, from one in ten thousand on."""
-        total = self._letters.total()
-        shares = ((name, round(count / total, 4)) for name, count in self._letters.most_common())
-        return {name: share for name, share in shares if share}
+
+def shares(letters: Counter[str]) -> dict[str, float]:
+    """Script to its share of the letters, the largest first, from one in ten thousand on."""
+    total = letters.total()
+    # equal counts in the order of names: that of the files must not show
+    ordered = sorted(letters.items(), key=lambda item: (-item[1], item[0]))
+    rounded = ((name, round(count / total, 4)) for name, count in ordered)
+    return {name: share for name, share in rounded if share}
 
 
 @functools.cache

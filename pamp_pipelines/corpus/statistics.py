@@ -5,17 +5,60 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from pamp_pipelines.corpus.batches import Batch
-from pamp_pipelines.corpus.scripts import ScriptCounter
+from pamp_pipelines.corpus.scripts import ScriptCounter, shares
 from pamp_pipelines.corpus.sources import SourceFile
 
 _LANGUAGES = 50
 """Values of the language field that are counted by name in the manifest."""
 
 
+class FileCounts(BaseModel):
+    """What was counted in one file.
+
+    Attributes:
+        characters: code points.
+        dropped: rows that are no documents, by reason.
+        lengths: documents by the exponent of the power of two that their length in characters reaches.
+        letters: of a sample, by script.
+        languages: documents by the value of the language field; empty where none is declared.
+    """
+
+    documents: int = 0
+    characters: int = 0
+    dropped: Counter[str] = Counter()
+    lengths: Counter[int] = Counter()
+    letters: Counter[str] = Counter()
+    languages: Counter[str] = Counter()
+
+
+class FileCounter:
+    """Counts one file, fed batch by batch."""
+
+    def __init__(self) -> None:
+        self.counts = FileCounts()
+        self._scripts = ScriptCounter()
+        self.counts.letters = self._scripts.letters
+
+    def add(self, batch: Batch) -> None:
+        """Rows in their order; a batch with fields has the language of each document first."""
+        counts = self.counts
+        counts.dropped.update(row.reason for row in batch.dropped)
+        lengths = np.fromiter(map(len, batch.texts), np.int64, len(batch.texts))
+        counts.documents += len(lengths)
+        counts.characters += int(lengths.sum())
+        # the exponent of a number is its bit length, exact below 2^53
+        exponents, found = np.unique(np.frexp(lengths)[1], return_counts=True)
+        for exponent, count in zip(exponents.tolist(), found.tolist(), strict=True):
+            counts.lengths[exponent - 1] += count
+        self._scripts.add(batch.texts)
+        counts.languages.update(_language(values[0]) for values in batch.fields)
+
+
 class CorpusStatistics:
-    """Fed batch by batch. Lengths are in characters (code points), gathered in bins of powers of two."""
+    """The counts of all files together, in the order of the corpus."""
 
     def __init__(self) -> None:
         self._files: list[dict[str, Any]] = []
@@ -23,40 +66,27 @@ class CorpusStatistics:
         self.documents = 0
         self.characters = 0
         self.dropped: Counter[str] = Counter()
-        self._scripts = ScriptCounter()
+        self._letters: Counter[str] = Counter()
         self._languages: Counter[str] = Counter()
 
-    def start_file(self, file: SourceFile) -> None:
-        """Rows that follow belong to ``file``."""
+    def add(self, file: SourceFile, counts: FileCounts) -> None:
+        """The counts of the next file."""
         self._files.append(
             {
                 "path": file.name,
                 "bytes": file.bytes,
                 "sha256": file.sha256,
-                "documents": 0,
-                "characters": 0,
-                "dropped": {},
+                "documents": counts.documents,
+                "characters": counts.characters,
+                "dropped": dict(sorted(counts.dropped.items())),
             }
         )
-
-    def add(self, batch: Batch) -> None:
-        """Rows of the file that was started last; a batch with fields has the language of each document first."""
-        entry = self._files[-1]
-        for row in batch.dropped:
-            self.dropped[row.reason] += 1
-            entry["dropped"][row.reason] = entry["dropped"].get(row.reason, 0) + 1
-        lengths = np.fromiter(map(len, batch.texts), np.int64, len(batch.texts))
-        characters = int(lengths.sum())
-        self.documents += len(lengths)
-        self.characters += characters
-        entry["documents"] += len(lengths)
-        entry["characters"] += characters
-        # the exponent of a number is its bit length, exact below 2^53
-        exponents, counts = np.unique(np.frexp(lengths)[1], return_counts=True)
-        for exponent, count in zip(exponents.tolist(), counts.tolist(), strict=True):
-            self._bins[exponent - 1] += count
-        self._scripts.add(batch.texts)
-        self._languages.update(_language(values[0]) for values in batch.fields)
+        self.documents += counts.documents
+        self.characters += counts.characters
+        self.dropped.update(counts.dropped)
+        self._bins.update(counts.lengths)
+        self._letters.update(counts.letters)
+        self._languages.update(counts.languages)
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -68,10 +98,11 @@ class CorpusStatistics:
             "documents": self.documents,
             "characters": self.characters,
             "dropped": dict(sorted(self.dropped.items())),
-            "scripts": self._scripts.shares(),
+            "scripts": shares(self._letters),
         }
         if self._languages:
-            shown = self._languages.most_common(_LANGUAGES)
+            # equal counts in the order of names: that of the files must not show
+            shown = sorted(self._languages.items(), key=lambda item: (-item[1], item[0]))[:_LANGUAGES]
             others = self._languages.total() - sum(count for _, count in shown)
             totals["languages"] = dict(shown) | ({"(others)": others} if others else {})
         return totals

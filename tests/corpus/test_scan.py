@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,59 @@ def test_the_sample_of_scripts_does_not_depend_on_batches(monkeypatch: pytest.Mo
         counter = scripts.ScriptCounter()
         for start in range(0, 200, size):
             counter.add(texts[start : start + size])
-        assert counter.shares()["Latin"] == round(expected, 4)
+        assert scripts.shares(counter.letters)["Latin"] == round(expected, 4)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are read, in order."""
+    names: list[str] = []
+    batches = scan.read_batches
+    monkeypatch.setattr(scan, "read_batches", lambda file, *more: names.append(file.name) or batches(file, *more))
+    return names
+
+
+def test_untouched_files_are_not_read_again(root: Path, read: list[str]) -> None:
+    rows = [{"text": "one two", "l": "en"}, {"text": "один", "l": "ru"}, {"text": ""}]
+    for name in "cd":
+        (root / f"text/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    declared = {"on_error": "drop", "language_field": "l"}
+    scan_corpus(job(root, **declared))
+    # c has the content of d: it is read once
+    assert read == ["text/a.jsonl", "text/b.jsonl", "text/c.jsonl"]
+    read.clear()
+    (root / "text/b.jsonl").write_text('{"text": "new"}\n')
+    (root / "text/d.jsonl").unlink()
+    (root / "text/e.jsonl").write_text('{"text": "more"}\n')
+    artifact = scan_corpus(job(root, **declared))
+    assert read == ["text/b.jsonl", "text/e.jsonl"]
+    shutil.rmtree(root / "lake")
+    assert scan_corpus(job(root, **declared)).content == artifact.content
+    read.clear()
+    scan_corpus(job(root, on_error="drop", text_field="l"))
+    assert len(read) == 4
+
+
+def test_a_scan_that_ended_early_goes_on(root: Path, read: list[str]) -> None:
+    (root / "text/c.jsonl").write_text('{"text": "c"}\n')
+    scan_corpus(job(root))
+    (root / "text/b.jsonl").write_text("nonsense\n")
+    with pytest.raises(InputError, match=r"text/b\.jsonl: row 1"):
+        scan_corpus(job(root))
+    (root / "text/b.jsonl").write_text('{"text": "corrected"}\n')
+    read.clear()
+    assert scan_corpus(job(root)).manifest.stats["documents"] == 4
+    assert read == ["text/b.jsonl"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"key": "x", "files": {}}'])
+def test_damaged_counts_cost_time_only(root: Path, read: list[str], content: bytes) -> None:
+    first = scan_corpus(job(root))
+    (first.path.parent / ".counts.json").write_bytes(content)
+    shutil.rmtree(first.path)
+    read.clear()
+    assert scan_corpus(job(root)).content == first.content
+    assert len(read) == 2
 
 
 def test_no_document_is_an_error_that_names_the_corpus(root: Path) -> None:
