@@ -6,6 +6,7 @@ table; Megatron's defaults (dropout 0.1, LayerNorm, …) are never inherited. Ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,8 @@ _PRECISION: Mapping[str, dict[str, Any]] = {
     "fp32": {},
     "tf32": {},
     "bf16": {"bf16": True},
-    # dynamic loss scaling: NVIDIA's start of 2^32 costs some twenty skipped steps
-    "fp16": {"fp16": True, "initial_loss_scale": 65536.0, "min_loss_scale": 1.0, "loss_scale_window": 1000.0},
+    # sums over micro batches and processes are float32, as with bf16
+    "fp16": {"fp16": True, "accumulate_allreduce_grads_in_fp32": True},
     "fp8_delayed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
     "fp8_tensorwise": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
     "fp8_blockwise": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "blockwise"},
@@ -85,6 +86,7 @@ def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
         **_optimizer(job),
         **_parallelism(job),
         **_PRECISION[job.precision],
+        **(_loss_scale(job) if job.precision == "fp16" else {}),
         **_RECOMPUTE[job.recompute],
         **_offload(job),
         **_data(job),
@@ -101,6 +103,18 @@ def _regularization(job: TrainJob) -> dict[str, Any]:
         "attention_dropout": job.dropout.attention,
         "seed": job.seed,
     }
+
+
+def _loss_scale(job: TrainJob) -> dict[str, Any]:
+    """Where dynamic loss scaling starts and ends.
+
+    The loss of a micro batch is the sum of its tokens' and not their mean, so gradients are larger by their number, and
+    what usually fits float16 (a scale of 2^16, at least 1) has to be smaller by it. NVIDIA's start of 2^32 costs dozens
+    of skipped steps, and its end of 1 is never left where more than some 2^16 tokens are summed.
+    """
+    tokens = job.micro_batch_size * job.sequence_length // job.parallelism.context
+    usual = 2.0 ** -math.ceil(math.log2(tokens))
+    return {"initial_loss_scale": 2.0**16 * usual, "min_loss_scale": usual, "loss_scale_window": 1000.0}
 
 
 def _optimizer(job: TrainJob) -> dict[str, Any]:

@@ -25,6 +25,11 @@ def departures(job: TrainJob, facts: Facts) -> list[str]:
     return [f"{name}: declared {want}, built {have}" for name, have, want in expected if set(have) - {want}]
 
 
+def _names(job: TrainJob) -> set[str]:
+    """Of the further Megatron arguments."""
+    return {name.replace("_", "-") for name in job.megatron_args}
+
+
 def _layout(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:
     p, built, gradients = job.parallelism, facts["parallel"], facts["gradients"]
     for name in ("tensor", "pipeline", "context", "expert"):
@@ -52,6 +57,8 @@ def _arithmetic(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:
         yield "scaling of the loss", [bool(facts["optimizer"]["loss_scale"])], True
     if job.precision in ("fp32", "tf32"):
         yield "products in TF32", [built["tf32"]], job.precision == "tf32"
+    if job.state_precision == "fp32" and "grad-reduce-in-bf16" not in _names(job):
+        yield "gradients in float32", ["float32" in facts["gradients"]["dtypes"]], True
     if job.state_precision != "fp32":
         yield "gradients in bfloat16", ["bfloat16" in facts["gradients"]["dtypes"]], True
         for name, dtype in (("exp_avg", "bfloat16"), ("exp_avg_sq", "bfloat16"), ("master_param", "float32")):
@@ -66,7 +73,7 @@ def _arithmetic(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:
 
 def _memory(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:
     yield "recompute full", [facts["recompute"]["whole_layers"]], job.recompute == "full"
-    if "recompute-modules" not in {name.replace("_", "-") for name in job.megatron_args}:
+    if "recompute-modules" not in _names(job):
         yield "recompute selective", [facts["recompute"]["core_attention"]], job.recompute == "selective"
     yield "offload.optimizer", [facts["offload"]["optimizer"]], job.offload.optimizer > 0
     yield "offload.activation_layers", [facts["offload"]["activation_layers"]], job.offload.activation_layers

@@ -25,6 +25,8 @@ TUNABLE = {
     *("use_precision_aware_optimizer", "overlap_cpu_optimizer_d2h_h2d"),
     # follow from `state_precision`
     *("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "grad_reduce_in_bf16"),
+    # follows from `precision`
+    "accumulate_allreduce_grads_in_fp32",
     *("rerun_mode", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm"),
 }
 
@@ -241,7 +243,7 @@ def test_refusals_on_a_cpu(changes: dict[str, Any], message: str) -> None:
 PRECISIONS = {
     "fp32": set(),
     "tf32": set(),
-    "fp16": {"--fp16", "--initial-loss-scale"},
+    "fp16": {"--fp16", "--initial-loss-scale", "--accumulate-allreduce-grads-in-fp32"},
     "bf16": {"--bf16"},
     "fp8_delayed": {"--bf16", "--fp8-format hybrid", "--fp8-recipe delayed"},
     "fp8_tensorwise": {"--bf16", "--fp8-format hybrid", "--fp8-recipe tensorwise"},
@@ -254,6 +256,20 @@ def test_each_precision_is_said_in_full(precision: str) -> None:
     line = " ".join(megatron_argv(job(precision=precision), cuda=True)) + " "
     for words in set.union(*PRECISIONS.values()):
         assert (f"{words} " in line) == (words in PRECISIONS[precision]), words
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "sequence_length", "initial", "smallest"),
+    [(1, 64, 2.0**10, 2.0**-6), (4, 4096, 4.0, 2.0**-14), (2, 96, 2.0**8, 2.0**-8)],
+)
+def test_the_scale_of_the_loss_goes_by_the_tokens_that_it_sums(
+    micro_batch_size: int, sequence_length: int, initial: float, smallest: float
+) -> None:
+    words = megatron_argv(
+        job(precision="fp16", micro_batch_size=micro_batch_size, sequence_length=sequence_length), cuda=True
+    )
+    assert float(value(words, "--initial-loss-scale")) == initial
+    assert float(value(words, "--min-loss-scale")) == smallest
 
 
 def test_bf16_state_is_said_in_full() -> None:
