@@ -15,9 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from lm_eval.models.utils import normalize_gen_kwargs
 from pydantic import BaseModel
 
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import Answers
+
+_SPECIAL = 4
+"""More tokens than a tokenizer puts before or after a text."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the kind of request, those done and all of them."""
@@ -54,6 +59,8 @@ class Answering:
         policy: the first tokens.
         add_bos_token: lm-eval's switch. None: prompts get what the tokenizer adds.
         dtype_name, device_name: for the rows of scores.
+        prompts, prompts_cut: prompts asked, and those of them whose beginning lm-eval cuts off, since they are longer
+            than the context; it says so in a log at most.
     """
 
     policy: TokenPolicy
@@ -61,6 +68,7 @@ class Answering:
     device_name: str
     max_length: int
     add_bos_token: bool | None
+    prompts = prompts_cut = 0
     _configuration: tuple[Any, ...] = ()
 
     def begin(self, policy: TokenPolicy, progress: Progress) -> None:
@@ -106,6 +114,8 @@ class Answering:
 
     def _answered(self, kind: str, requests: list[Any], ask: Callable[..., list[Any]]) -> list[Any]:
         """Answers from the file where they are known, else from this process's model and the helpers'."""
+        if kind != "loglikelihood_rolling":
+            self._count_cut(kind, requests)
         setting = (self._content, self.dtype_name, self.max_length, self.policy.prefix_id)
         self.cache_hook = Answers(self._answers_file, setting)
         answers = [self.cache_hook.known(kind, request.args) for request in requests]
@@ -123,6 +133,35 @@ class Answering:
         for i, answer in zip(unknown, found, strict=True):
             answers[i] = answer
         return answers
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.max_length
+
+    def _count_cut(self, kind: str, requests: Sequence[Any]) -> None:
+        """Count prompts that do not fit.
+
+        Raises:
+            InputError: answers alone do not; over a server lm-eval would cut prompts anywhere.
+        """
+        for request in requests:
+            text, more = request.args[:2]
+            if kind == "generate_until":
+                default = getattr(self, "max_gen_toks", None) or getattr(self, "_max_gen_toks", 256)
+                answer = normalize_gen_kwargs(dict(more), default)["max_gen_toks"]
+                room = self.context - answer
+                if room <= 0:
+                    raise InputError(
+                        f"answers of up to {answer} tokens do not fit into a context of {self.context}: declare a "
+                        "larger `max_length`, or a smaller `max_gen_toks` in `generation`."
+                    )
+            else:
+                text, room = text + more, self.context + 1  # the last token of a continuation is only predicted
+            self.prompts += 1
+            # No token stands for less than a byte, so most texts need not be tokenised to know that they fit.
+            if len(text.encode()) + _SPECIAL > room and len(self.tok_encode(text)) > room:  # type: ignore[attr-defined]
+                self.prompts_cut += 1
 
     def _asked(self, kind: str, requests: list[Any], ask: Callable[..., list[Any]]) -> list[Any]:
         """Answers of this process's model."""

@@ -31,6 +31,7 @@ from pamp_pipelines.evaluation.verdicts import (
     finite_scores,
     held_out_unseen,
     not_worse,
+    prompts_fit,
     unigram_rows,
 )
 from pamp_pipelines.lake.manifest import CheckResult
@@ -66,6 +67,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
     sandbox_templates()
     start = time.monotonic()
     model.configure(spec.batch_size, spec.max_length)
+    model.prompts = model.prompts_cut = 0
     try:
         tasks = build_tasks(job, spec)
         results = simple_evaluate(
@@ -104,6 +106,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
     checks = [
         finite_scores(rows),
         *extreme_scores(rows, flat),
+        *prompts_fit(model.prompts_cut, model.prompts),
         *beats_unigram(rows),
         *not_worse(spec, rows),
         *held_out_unseen(job, rows),

@@ -58,6 +58,11 @@ class Served(Answering, LocalCompletionsAPI):
     reference_tokenizer: Any
     batch_used: int
 
+    @property
+    def context(self) -> int:
+        """Tokens as declared, without those that lm-eval takes."""
+        return self.max_length + 1 - _KEPT
+
     def configure(self, batch_size: int | str, max_length: int | None) -> None:
         """All is set when it is made: evaluations with other settings get one of their own."""
 
@@ -85,7 +90,7 @@ class Served(Answering, LocalCompletionsAPI):
         """
         length = self.max_length
         if kind == "generate_until":
-            self.max_length = length + 1 - _KEPT  # prompt and answer together are to fit into the declared context
+            self.max_length = self.context  # prompt and answer together are to fit into the declared context
         try:
             return ask(requests, disable_tqdm=True)
         except (http.RequestException, aiohttp.ClientError, TimeoutError) as error:

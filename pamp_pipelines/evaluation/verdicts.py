@@ -43,6 +43,22 @@ def extreme_scores(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, A
     ]
 
 
+def prompts_fit(cut: int, prompts: int) -> list[CheckResult]:
+    """WARN where prompts were longer than the context, so that their beginning, the examples, was cut off."""
+    if not prompts:
+        return []
+    advice = "; declare a larger `max_length`, fewer examples, or a smaller `max_gen_toks`" if cut else ""
+    return [
+        CheckResult(
+            name="prompts_fit",
+            passed=not cut,
+            severity="WARN",
+            description=f"{cut} of {prompts} prompts were longer than the context and lost their beginning{advice}",
+            metadata={"prompts": prompts, "cut": cut},
+        )
+    ]
+
+
 def unigram_rows(job: EvaluateJob, spec: EvaluationSpec, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row ``unigram_perplexity`` for each task that scored the run's held-out text, all of it."""
     baseline = job.subject.baseline

@@ -91,6 +91,7 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     "eval_scores": (
         Check("scores_finite", "Every score is a finite number."),
         Check("score_not_extreme", "No score is exactly 0 or 1, which more often is a broken prompt.", "WARN"),
+        Check("prompts_fit", "No prompt was longer than the context.", "WARN", _sometimes),
         Check("beats_unigram", "Held-out text is less surprising than to token frequencies.", "WARN", _sometimes),
         Check("not_worse_than_before", "No perplexity rose by more than the declared factor.", "WARN", _sometimes),
         Check("held_out_unseen", "No held-out document stands in the training shards.", "ERROR", _sometimes),

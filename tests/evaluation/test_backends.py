@@ -204,6 +204,7 @@ def test_an_evaluation_over_a_server_has_the_scores_of_one_without(job, serve, w
         found[name] = evaluate_loaded(told, told.evaluations[0], loaded.model)
         if name == "hf":
             delete_answers(told.answers)
+    assert all(next(c for c in outcome.checks if c.name == "prompts_fit").passed for outcome in found.values())
     answers = [[sample["resps"] for sample in outcome.samples] for outcome in found.values()]
     assert answers[0] == answers[1]
     values = [{row["metric"]: row["value"] for row in outcome.rows} for outcome in found.values()]

@@ -16,7 +16,7 @@ from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.scores import COLUMNS
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
-from pamp_pipelines.evaluation.verdicts import extreme_scores
+from pamp_pipelines.evaluation.verdicts import extreme_scores, prompts_fit
 from pamp_pipelines.tokenization.indexed import IndexedWriter
 
 ARITHMETIC = Path(__file__).parents[2] / "data/arithmetic/add1.jsonl"
@@ -35,7 +35,7 @@ class Scripted(LM):
     def __init__(self, answer=lambda prompt: "", likelihood=lambda text: -float(len(text))):
         super().__init__()
         self.answer, self.likelihood = answer, likelihood
-        self.prompts: list[str] = []
+        self.asked: list[str] = []
         self.policy = TokenPolicy(prefix="<s>", prefix_id=0, prefix_source="bos", tokenizer_adds=(), bos_id=0, eos_id=1)
         self.dtype_name, self.device_name = "float32", "cpu"
         self.tokenizer, self.max_length = SimpleNamespace(), 128
@@ -51,7 +51,7 @@ class Scripted(LM):
         return [len(word) for word in text.split()]
 
     def generate_until(self, requests):
-        self.prompts += [request.args[0] for request in requests]
+        self.asked += [request.args[0] for request in requests]
         return [self.answer(request.args[0]) for request in requests]
 
     def loglikelihood(self, requests):
@@ -94,7 +94,7 @@ def test_math_is_scored_rightly(job, which, expected):
     )
     outcome = run(job("minerva_math_rows", [{"problem": p, "solution": s} for p, s, *_ in MATH]), model)
     assert scores(outcome)["exact_match"] == expected
-    assert all("Find the domain of the expression" in prompt for prompt in model.prompts), "four examples stand before"
+    assert all("Find the domain of the expression" in prompt for prompt in model.asked), "four examples stand before"
     verdicts = {check.name: check for check in outcome.checks}
     assert not verdicts["score_not_extreme"].passed, "exactly 0 or 1 is pointed out"
     assert verdicts["score_not_extreme"].metadata["samples"]
@@ -200,8 +200,8 @@ def test_the_chat_template_is_applied_and_hashed(job):
     model = Chat()
     rows = [json.loads(line) for line in ARITHMETIC.read_text().splitlines()][:2]
     outcome = run(job("arithmetic_boxed", rows, apply_chat_template=True), model)
-    assert all(p.startswith("<user>") and p.endswith("<assistant>") for p in model.prompts)
-    assert all(p.count("<assistant>") > 1 for p in model.prompts), "examples are turns"
+    assert all(p.startswith("<user>") and p.endswith("<assistant>") for p in model.asked)
+    assert all(p.count("<assistant>") > 1 for p in model.asked), "examples are turns"
     assert {len(row["chat_template_sha256"]) for row in outcome.rows} == {64}
 
 
@@ -292,6 +292,13 @@ def test_the_samples_of_a_score_that_is_exactly_0_are_its_own():
     (check,) = extreme_scores(rows, samples)
     assert not check.passed
     assert [sample["task"] for sample in check.metadata["samples"]] == ["b", "b"]
+
+
+def test_prompts_that_were_cut_warn():
+    assert prompts_fit(0, 0) == []
+    (fitting,), (cut,) = prompts_fit(0, 5), prompts_fit(2, 5)
+    assert (fitting.passed, cut.passed, cut.severity) == (True, False, "WARN")
+    assert cut.description.startswith("2 of 5 prompts were longer")
 
 
 def test_rows_say_what_was_asked(job):

@@ -159,3 +159,34 @@ def test_progress_counts_windows(directory):
     windows = sum(math.ceil(len(tokens.encode(text)) / LENGTH) for text in TEXTS)
     assert reports[0] == ("loglikelihood_rolling", 0, windows)
     assert reports[-1] == ("loglikelihood_rolling", windows, windows)
+
+
+def test_prompts_that_lm_eval_cuts_are_counted(directory):
+    model = load_model(directory, None, "auto", "cpu", quiet)
+    model.configure(batch_size=1, max_length=LENGTH)
+    whole = model.tok_encode(REPETITIVE)
+    widths = []
+    generate, call = model._model_generate, model._model_call
+    model._model_generate = lambda context, *a, **k: widths.append(context.shape[1]) or generate(context, *a, **k)
+    model._model_call = lambda inps, *a, **k: widths.append(inps.shape[1]) or call(inps, *a, **k)
+
+    def cut(ask, *requests):
+        model.prompts = model.prompts_cut = 0
+        widths.clear()
+        ask([SimpleNamespace(args=request) for request in requests])
+        return model.prompts_cut
+
+    def text(tokens):
+        found = model.tok_decode(whole[:tokens])
+        assert len(model.tok_encode(found)) == tokens
+        return found
+
+    setting = {"max_gen_toks": 8, "until": ["?"]}
+    assert cut(model.generate_until, (text(LENGTH - 8), setting)) == 0
+    assert cut(model.generate_until, (text(LENGTH - 7), setting), ("a", setting)) == 1
+    assert (model.prompts, max(widths)) == (2, LENGTH - 8)
+    continuations = [text(tokens).removeprefix(text(LENGTH)) for tokens in (LENGTH + 1, LENGTH + 2)]
+    assert [cut(model.loglikelihood, (text(LENGTH), continuation)) for continuation in continuations] == [0, 1]
+    assert widths == [LENGTH]
+    with pytest.raises(InputError, match="answers of up to 48 tokens do not fit into a context of 48"):
+        cut(model.generate_until, ("a", {"max_gen_toks": LENGTH}))
