@@ -420,6 +420,14 @@ def test_the_leaderboard_shows_the_telling_metric_of_each_task() -> None:
     assert list(table([], [])) == []
 
 
+@pytest.mark.parametrize(("size", "code"), [("auto", 1), ("4", 1), ("0", 2), ("many", 2)])
+def test_a_batch_size_is_a_number_or_auto(tiny_project: Project, size: str, code: int) -> None:
+    """1: it was understood, and the suite is what is wrong."""
+    model = tiny_project.data / "models/imported"
+    result = pamp("evaluate", model, "--suite", "no_such_task", "--batch-size", size)
+    assert result.exit_code == code, result.output
+
+
 def test_a_limit_stands_beside_the_score_that_it_cut() -> None:
     row = {"model": "m", "math/rows/exact_match": "0.5", "math/rows/cut": "4 of 500", "text/rows/bits_per_byte": "1.5"}
     *_, line = table([row], ["exact_match", "bits_per_byte"])

@@ -18,13 +18,22 @@ if TYPE_CHECKING:
     from pamp_pipelines.lake.store import CheckpointKey
 
 
+class BatchSize(click.ParamType):
+    """A number of requests, or ``auto``."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        return "auto" if value == "auto" else click.IntRange(1).convert(value, param, ctx)
+
+
 @command("evaluate", short_help="Score a model with lm-eval.")
 @click.argument("targets", nargs=-1, required=True, metavar="HF_DIR_OR_CHECKPOINT...")
 @click.option("--suite", "suites", multiple=True, metavar="NAME_OR_TASK_YAML", help="What to score on; repeatable.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for scores. Default: scores/<name of HF_DIR>.")
 @click.option("--data", multiple=True, metavar="TASK=FILE", help="JSON-lines rows of a task; repeatable.")
 @click.option("--limit", type=click.IntRange(1), help="Score only the first rows of each task.")
-@click.option("--batch-size", type=click.IntRange(1), help="Requests in one forward pass.")
+@click.option("--batch-size", type=BatchSize(), help="Requests in one forward pass; auto: what a GPU's memory takes.")
 @click.option("--allow-code", is_flag=True, help="Let a task YAML from outside the project run its Python.")
 @click.option(
     "--profile", metavar="P", help="Compute profile in resources/: a cluster's makes an array job of several."
@@ -37,7 +46,7 @@ def evaluate(
     output: Path | None,
     data: tuple[str, ...],
     limit: int | None,
-    batch_size: int | None,
+    batch_size: int | str | None,
     allow_code: bool,
     profile: str | None,
     device: str,
