@@ -1,8 +1,17 @@
 """Common base of all declarations."""
 
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PositiveInt, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    StringConstraints,
+    model_validator,
+)
 
 from pamp_pipelines.urls import credentials_problem
 
@@ -51,6 +60,10 @@ Place = Annotated[str, AfterValidator(_without_credentials)]
 """A path or a URL; not one that lets somebody in, since declarations are stored with everything made of them."""
 
 
+Check = Callable[[], Iterable[tuple[str, str]]]
+"""Compares fields: yields a dotted field and what is wrong, for each problem."""
+
+
 class Declaration(BaseModel):
     """Immutable, and no unknown field goes unnoticed. Attribute docstrings become the JSON schema's descriptions."""
 
@@ -58,3 +71,14 @@ class Declaration(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, hide_input_in_errors=True
     )
+
+    def checks(self) -> Iterable[Check]:
+        """What compares fields with one another, each check by itself: one that needs a field whose value was refused
+        is left out (``validate``), and the others still say what they find."""
+        return ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if problems := [problem for check in self.checks() for problem in check()]:
+            raise Inconsistent(*problems)
+        return self

@@ -1,11 +1,13 @@
 """A corpus: where its text is, how it is read and what of it is kept."""
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator
 
-from pamp_pipelines.declarations.base import Count, Declaration, Name, Owner, Place
+from pamp_pipelines.declarations.base import Check, Count, Declaration, Name, Owner, Place
 
 CorpusFormat = Literal["jsonl", "parquet", "text"]
 Encoding = Literal["utf-8", "gb18030", "utf-16", "utf-16-le", "utf-16-be"]
@@ -90,12 +92,14 @@ class Filter(Declaration):
         """Whether it compares documents with each other, which is done when all are read."""
         return self.deduplicate is not None or self.minhash is not None
 
-    @model_validator(mode="after")
-    def _one_step(self) -> Self:
-        declared = [name for name, value in self if value is not None]
+    def checks(self) -> Iterable[Check]:
+        return (self._step_problems,)
+
+    def _step_problems(self) -> Iterator[tuple[str, str]]:
+        steps = list(type(self).model_fields)
+        declared = [name for name in steps if getattr(self, name) is not None]
         if len(declared) != 1:
-            raise ValueError(f"a filter has exactly one of {', '.join(type(self).model_fields)}; here: {declared}")
-        return self
+            yield "", f"a filter has exactly one of {', '.join(steps)}; here: {', '.join(declared) or 'none'}"
 
     @field_validator("drop_matching")
     @classmethod
@@ -141,21 +145,18 @@ class Corpus(Declaration):
     shard_bytes: Count = PAIR_BYTES
     """Size of a ``.bin`` of training tokens after which the next one begins."""
 
-    @model_validator(mode="after")
-    def _filters_fit(self) -> Self:
-        if early := [name for step in self.filters[:-1] if step.compares for name, value in step if value is not None]:
-            raise ValueError(f"filters: `{early[0]}` must be the last step: it compares what the others leave")
-        if self.format == "text":
-            fields = {
-                "filters: `language`": any(step.language for step in self.filters),
-                "filters: `datatrove.metadata`": any(s.datatrove and s.datatrove.metadata for s in self.filters),
-                "`shard_sets`": bool(self.shard_sets),
-                "`language_field`": self.language_field is not None,
-                "`held_out.by`": self.held_out.by is not None,
-            }
-            if used := [name for name, declared in fields.items() if declared]:
-                raise ValueError(f"{', '.join(used)}: a text file has no fields, so this has no use with format: text")
-        return self
+    def checks(self) -> Iterable[Check]:
+        return (self._order_problems, *(partial(self._text_problems, field) for field in _FIELDS_OF_ROWS))
+
+    def _order_problems(self) -> Iterator[tuple[str, str]]:
+        for step in self.filters[:-1]:
+            for name, value in step if step.compares else ():
+                if value is not None:
+                    yield "filters", f"`{name}` must be the last step: it compares what the others leave"
+
+    def _text_problems(self, field: str) -> Iterator[tuple[str, str]]:
+        if self.format == "text" and _FIELDS_OF_ROWS[field](self):
+            yield field, "a text file has no fields, so this has no use with `format: text`"
 
     def split(self) -> dict[str, "Corpus"]:
         """A corpus for each entry of ``shard_sets``, by its suffix."""
@@ -165,3 +166,14 @@ class Corpus(Declaration):
             suffix: self.model_copy(update={**shared, "text_field": field})
             for suffix, field in sorted(self.shard_sets.items())
         }
+
+
+_FIELDS_OF_ROWS: dict[str, Callable[[Corpus], bool]] = {
+    "filters": lambda corpus: any(
+        step.language or (step.datatrove and step.datatrove.metadata) for step in corpus.filters
+    ),
+    "shard_sets": lambda corpus: bool(corpus.shard_sets),
+    "language_field": lambda corpus: corpus.language_field is not None,
+    "held_out.by": lambda corpus: corpus.held_out.by is not None,
+}
+"""What names fields of rows, and whether a corpus declares it."""

@@ -1,11 +1,12 @@
 """A model: an existing Hugging Face model, or an architecture to be trained from scratch."""
 
 import re
-from typing import Annotated, Any, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from pamp_pipelines.declarations.base import Declaration, Inconsistent, Owner, Place
+from pamp_pipelines.declarations.base import Check, Declaration, Owner, Place
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
@@ -20,25 +21,26 @@ class HuggingFaceSource(Declaration):
     revision: str | None = None
     """Commit hash of the hub repository: a branch name would let the weights change under the same declaration."""
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def checks(self) -> Iterable[Check]:
+        return (self._source_problems, self._revision_problems, self._pin_problems)
+
+    def _source_problems(self) -> Iterator[tuple[str, str]]:
         if (self.path is None) == (self.id is None):
-            raise Inconsistent(("", "give either `path` or `id` with `revision`"))
+            yield "", "give either `path` or `id` with `revision`"
+
+    def _revision_problems(self) -> Iterator[tuple[str, str]]:
         if self.id is not None and not self.revision:
-            raise Inconsistent(
-                ("id", "needs `revision`, a commit hash: the same declaration must give the same weights")
-            )
+            yield "id", "needs `revision`, a commit hash: the same declaration must give the same weights"
         if self.path is not None and self.revision is not None:
-            raise Inconsistent(("revision", "belongs to a hub `id`, not to a `path`: remove it"))
+            yield "revision", "belongs to a hub `id`, not to a `path`: remove it"
+
+    def _pin_problems(self) -> Iterator[tuple[str, str]]:
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
-            raise Inconsistent(
-                (
-                    "revision",
-                    f"{self.revision!r} is not a commit hash (7 to 40 hexadecimal digits): a branch or tag can move, "
-                    "take the hash from the repository's list of commits",
-                )
+            yield (
+                "revision",
+                f"{self.revision!r} is not a commit hash (7 to 40 hexadecimal digits): a branch or tag can move, "
+                "take the hash from the repository's list of commits",
             )
-        return self
 
 
 class FromScratch(Declaration):
@@ -66,8 +68,9 @@ class Model(Declaration):
     eod: str | None = None
     """Token that ends a document in the shards; default: the tokenizer's eos token."""
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def checks(self) -> Iterable[Check]:
+        return (self._source_problems,)
+
+    def _source_problems(self) -> Iterator[tuple[str, str]]:
         if (self.hf is None) == (self.from_scratch is None):
-            raise Inconsistent(("", "give exactly one of `hf` and `from_scratch`"))
-        return self
+            yield "", "give exactly one of `hf` and `from_scratch`"

@@ -1,11 +1,12 @@
 """A compute profile: where and with how many processes the workers run."""
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
-from pamp_pipelines.declarations.base import Declaration, Inconsistent
+from pamp_pipelines.declarations.base import Check, Declaration, Inconsistent
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
 from pamp_pipelines.declarations.slurm import SlurmOptions
 from pamp_pipelines.declarations.training_config import Parallelism, TrainingConfig
@@ -63,18 +64,18 @@ class ComputeProfile(Declaration):
             raise Inconsistent(*problems)
         return env
 
-    @model_validator(mode="after")
-    def _options_of_its_launcher(self) -> Self:
-        problems = []
+    def checks(self) -> Iterable[Check]:
+        return (self._slurm_problems, self._kubernetes_problems)
+
+    def _slurm_problems(self) -> Iterator[tuple[str, str]]:
         if self.slurm != SlurmOptions() and self.launcher != "slurm":  # a job carries the defaults, too
-            problems.append(("slurm", f"has no effect with `launcher: {self.launcher}`: remove it, or change that"))
+            yield "slurm", f"has no effect with `launcher: {self.launcher}`: remove it, or change that"
+
+    def _kubernetes_problems(self) -> Iterator[tuple[str, str]]:
         if self.kubernetes != KubernetesOptions() and self.launcher != "kubernetes":
-            problems.append(("kubernetes", f"has no effect with `launcher: {self.launcher}`: remove it"))
+            yield "kubernetes", f"has no effect with `launcher: {self.launcher}`: remove it"
         if self.launcher == "kubernetes" and not self.kubernetes.image:
-            problems.append(("kubernetes.image", "is missing: name an image that has pamp_pipelines installed"))
-        if problems:
-            raise Inconsistent(*problems)
-        return self
+            yield "kubernetes.image", "is missing: name an image that has pamp_pipelines installed"
 
     def lay_out(self, config: TrainingConfig) -> TrainingConfig:
         """The config as these machines run it: the same mathematics, so the declared config names what comes out."""

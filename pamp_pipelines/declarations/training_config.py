@@ -1,10 +1,12 @@
 """A training config: what is trained on, for how long, and how."""
 
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
-from pamp_pipelines.declarations.base import Count, Declaration, Inconsistent, Name, Owner
+from pamp_pipelines.declarations.base import Check, Count, Declaration, Inconsistent, Name, Owner
 from pamp_pipelines.declarations.cron import cron_problem
 from pamp_pipelines.declarations.megatron_flags import passthrough_problems
 
@@ -255,40 +257,55 @@ class TrainingConfig(Declaration):
             raise Inconsistent(*problems.items())
         return arguments
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        problems: list[tuple[str, str]] = []
+    def checks(self) -> Iterable[Check]:
+        units = (partial(self._unit_problems, field) for field in TOKEN_FIELDS)
+        return (
+            self._length_problems,
+            self._horizon_problems,
+            *units,
+            self._optimizer_offload_problems,
+            self._activation_offload_problems,
+            self._state_arithmetic_problems,
+            self._state_layout_problems,
+            self._rate_problems,
+            self._overlap_problems,
+        )
+
+    def _length_problems(self) -> Iterator[tuple[str, str]]:
         if (self.tokens is None) == (self.iterations is None):
-            problems.append(("", "give exactly one of `tokens` and `iterations`"))
+            yield "", "give exactly one of `tokens` and `iterations`"
         elif self.tokens is not None and self.train_iterations < 1:
             batch = self.sequence_length * self.global_batch_size
-            problems.append(
-                ("tokens", f"{self.tokens} is less than one global batch of {batch} tokens: raise `tokens`")
-            )
+            yield "tokens", f"{self.tokens} is less than one global batch of {batch} tokens: raise `tokens`"
+
+    def _horizon_problems(self) -> Iterator[tuple[str, str]]:
         length = self.iterations if self.iterations is not None else self.tokens
         if self.horizon is not None and length is not None and self.horizon < length:
-            message = (
+            yield (
+                "horizon",
                 f"{self.horizon} is less than the {length} of the run: the schedule and the order of the data end "
-                "there. To train on, let another config continue from the exported model, with a warm-up of its own"
+                "there. To train on, let another config continue from the exported model, with a warm-up of its own",
             )
-            problems.append(("horizon", message))
-        problems += self._unit_problems()
+
+    def _optimizer_offload_problems(self) -> Iterator[tuple[str, str]]:
         if self.offload.optimizer and not self.parallelism.distributed_optimizer:
-            problems.append(("offload.optimizer", "needs `parallelism.distributed_optimizer: true`"))
+            yield "offload.optimizer", "needs `parallelism.distributed_optimizer: true`"
+
+    def _activation_offload_problems(self) -> Iterator[tuple[str, str]]:
         if self.offload.activation_layers and self.parallelism.pipeline > 1:
-            problems.append(("offload.activation_layers", "cannot be combined with `parallelism.pipeline` above 1"))
+            yield "offload.activation_layers", "cannot be combined with `parallelism.pipeline` above 1"
         if self.offload.activation_layers and self.recompute != "none":
             message = f"cannot be combined with `recompute: {self.recompute}`: take one of them"
-            problems.append(("offload.activation_layers", message))
-        problems += self._state_problems()
+            yield "offload.activation_layers", message
+
+    def _rate_problems(self) -> Iterator[tuple[str, str]]:
         schedule = self.optimizer
         if schedule.min_lr > schedule.lr:
-            problems.append(("optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"))
+            yield "optimizer.min_lr", f"{schedule.min_lr} is above `optimizer.lr` {schedule.lr}: lower it"
+
+    def _overlap_problems(self) -> Iterator[tuple[str, str]]:
         if self.parallelism.overlap_param_gather and not self.parallelism.overlap_grad_reduce:
-            problems.append(("parallelism.overlap_param_gather", "needs `overlap_grad_reduce: true`"))
-        if problems:
-            raise Inconsistent(*problems)
-        return self
+            yield "parallelism.overlap_param_gather", "needs `overlap_grad_reduce: true`"
 
     @property
     def train_iterations(self) -> int:
@@ -316,39 +333,37 @@ class TrainingConfig(Declaration):
         """Tokens in a global batch."""
         return self.sequence_length * self.global_batch_size
 
-    def _unit_problems(self) -> list[tuple[str, str]]:
-        """Fields of a cadence that are given in both units, in neither where one is needed, or in too few tokens."""
-        problems = []
-        for field in TOKEN_FIELDS:
-            tokens, iterations = self._value(field.tokens), self._value(field.iterations)
-            name = field.iterations.rpartition(".")[2]
-            if tokens is not None and iterations:
-                problems.append((field.tokens, f"give it or `{name}`, not both"))
-            elif field.needed and tokens is None and iterations is None:
-                problems.append((field.iterations, f"missing: give it or `{field.tokens.rpartition('.')[2]}`"))
-            elif tokens is not None and tokens < self.tokens_per_iteration:
-                message = f"{tokens} is less than one global batch of {self.tokens_per_iteration} tokens: raise it"
-                problems.append((field.tokens, message))
-        return problems
+    def _unit_problems(self, field: "TokenField") -> Iterator[tuple[str, str]]:
+        """A cadence that is given in both units, in neither where one is needed, or in too few tokens."""
+        tokens, iterations = self._value(field.tokens), self._value(field.iterations)
+        if tokens is not None and iterations:
+            yield field.tokens, f"give it or `{field.iterations.rpartition('.')[2]}`, not both"
+        elif field.needed and tokens is None and iterations is None:
+            yield field.iterations, f"missing: give it or `{field.tokens.rpartition('.')[2]}`"
+        elif tokens is not None and tokens < self.tokens_per_iteration:
+            message = f"{tokens} is less than one global batch of {self.tokens_per_iteration} tokens: raise it"
+            yield field.tokens, message
 
-    def _state_problems(self) -> list[tuple[str, str]]:
-        if self.state_precision == "fp32":
-            return []
-        problems = []
-        if self.precision not in BF16_STATE:
+    def _state_arithmetic_problems(self) -> Iterator[tuple[str, str]]:
+        if self.state_precision != "fp32" and self.precision not in BF16_STATE:
             why = (
                 "Megatron would keep whole float32 copies beside"
                 if self.precision.startswith("fp8")
                 else "gradients and weights are of one kind"
             )
             message = f"{self.state_precision} with `precision: {self.precision}`: {why}; take bf16 or fp8_delayed"
-            problems.append(("state_precision", message))
+            yield "state_precision", message
+
+    def _state_layout_problems(self) -> Iterator[tuple[str, str]]:
+        if self.state_precision == "fp32":
+            return
         if not self.parallelism.distributed_optimizer:
-            problems.append(("state_precision", "bf16 needs `parallelism.distributed_optimizer: true`"))
+            yield "state_precision", "bf16 needs `parallelism.distributed_optimizer: true`"
         if self.offload.optimizer:
-            message = "bf16 cannot be combined with `offload.optimizer`, whose steps on the host are in fp32"
-            problems.append(("state_precision", message))
-        return problems
+            yield (
+                "state_precision",
+                "bf16 cannot be combined with `offload.optimizer`, whose steps on the host are in fp32",
+            )
 
     def _value(self, field: str) -> int | None:
         part, _, name = field.partition(".")

@@ -1,13 +1,15 @@
 """One YAML file to one declaration, with every problem placed at its line."""
 
 import json
-import typing
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pamp_pipelines.declarations.base import NAME_PATTERN, NAME_RULE, OWNER_PATTERN, Declaration, Inconsistent
+from pamp_pipelines.declarations.nesting import model_at
+from pamp_pipelines.declarations.partly import across_fields
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.declarations.yaml_loader import Loc, YamlDocument, dotted
 from pamp_pipelines.errors import DeclarationError, Problem
@@ -33,17 +35,16 @@ def validated[D: Declaration](document: YamlDocument, cls: type[D]) -> D:
         # Pydantic leaves refused items out when it counts: that too few are left follows from what is told of them.
         told = [details for details in errors if details["type"] != "too_short" or details["loc"] not in refused]
         problems = [p for details in told for p in _problems(document, cls, details)]
+        problems += _across_fields(document, cls, errors)
         raise DeclarationError([*document.problems, *problems]) from error
     document.raise_problems()
     return declaration
 
 
 def _problems(document: YamlDocument, cls: type[Declaration], error: ErrorDetails) -> list[Problem]:
-    loc: Loc = tuple(part for part in error["loc"] if part != "[key]")
-    cause = (error.get("ctx") or {}).get("error")
-    compares = cause is not None and (_model_at(cls, loc) is not None or not isinstance(cause, Inconsistent))
-    if compares and any(place[: len(loc)] == loc for place in document.refused):
-        return []  # One of the fields compared was refused as it stands: what is told of the others follows from that.
+    loc, cause = _place(error), (error.get("ctx") or {}).get("error")
+    if _compares(cls, error) and any(place[: len(loc)] == loc for place in document.refused):
+        return []  # One of the fields compared may be one that was refused: `_across_fields` looks at the others.
     if isinstance(cause, Inconsistent):
         places = [(_below(document, loc, field), message) for field, message in cause.problems]
     else:
@@ -53,6 +54,24 @@ def _problems(document: YamlDocument, cls: type[Declaration], error: ErrorDetail
         for place, message in places
         if not any(place[:length] in document.refused for length in range(len(place) + 1))
     ]
+
+
+def _across_fields(document: YamlDocument, cls: type[Declaration], errors: Iterable[ErrorDetails]) -> Iterator[Problem]:
+    """What comparing the fields that are right by themselves finds."""
+    misspelt = {_place(details) for details in errors if details["type"] == "extra_forbidden"}
+    refused = {_place(details) for details in errors if not _compares(cls, details)} | document.refused.keys()
+    for loc, field, message in across_fields(cls, document.value, refused, misspelt):
+        place = _below(document, loc, field)
+        yield Problem(document.path, document.line_of(place), dotted(place), message)
+
+
+def _place(error: ErrorDetails) -> Loc:
+    return tuple(part for part in error["loc"] if part != "[key]")
+
+
+def _compares(cls: type[Declaration], error: ErrorDetails) -> bool:
+    """Whether an error is of several fields of a block, and not of one value."""
+    return isinstance((error.get("ctx") or {}).get("error"), Inconsistent) and model_at(cls, _place(error)) is not None
 
 
 def _below(document: YamlDocument, loc: Loc, field: str) -> Loc:
@@ -100,31 +119,11 @@ def _shown(value: Any) -> str:
 
 
 def _docstring(cls: type[Declaration], loc: Loc) -> str:
-    model = _model_at(cls, loc[:-1])
+    model = model_at(cls, loc[:-1])
     field = model.model_fields.get(str(loc[-1])) if model else None
     return (field.description or "").split(". ")[0] if field else ""
 
 
 def _fields_at(cls: type[Declaration], loc: Loc) -> list[str]:
-    model = _model_at(cls, loc)
+    model = model_at(cls, loc)
     return list(model.model_fields) if model else []
-
-
-def _model_at(cls: type[BaseModel], loc: Loc) -> type[BaseModel] | None:
-    """The pydantic model that holds the fields at a place."""
-    for part in loc:
-        field = cls.model_fields.get(str(part))
-        nested = next(filter(_is_model, _parts(field.annotation)), None) if field else None
-        if nested is None:
-            return None
-        cls = nested
-    return cls
-
-
-def _parts(annotation: Any) -> list[Any]:
-    """The annotation itself, or the members of a union such as ``HuggingFaceSource | None``."""
-    return [annotation, *typing.get_args(annotation)]
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

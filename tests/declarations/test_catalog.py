@@ -97,6 +97,73 @@ def test_all_problems_of_one_file_at_once(problems: Problems, project: Project) 
     ] or problems()
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        (
+            CFG,
+            "iterations: 10",
+            "iterations: 10\ntokens: 999\nseed: 0",
+            ["seed: input", "give exactly one of `tokens`"],
+        ),
+        (CFG, "lr: 1e-3", "lr: 1e-3\n  min_lr: 1\n  beta1: 2", ["optimizer.beta1: input", "optimizer.min_lr: 1.0 is"]),
+        (
+            CFG,
+            "lr: 1e-3",
+            "lr: 1e-3\nhorizon: 5\nsequence_lenght: 1",
+            ["horizon: 5 is less", "sequence_lenght: unknown"],
+        ),
+        (
+            CFG,
+            "lr: 1e-3",
+            "lr: 1e-3\noffload: {activation_layers: 1}\nrecompute: full\nparallelism: {tensor: 0}",
+            ["offload.activation_layers: cannot be combined with `recompute", "parallelism.tensor: input"],
+        ),
+        (
+            CFG,
+            "interval: 5",
+            "interval: 5\n  interval_tokens: 640\ncron: x",
+            ["checkpoint.interval_tokens: give", "cron: ", "validation.interval_tokens: give"],
+        ),
+        (
+            "assets/corpora/text.yaml",
+            "format: jsonl",
+            "format: text\nshard_sets: {a: b}\nheld_out: {by: x}\nencoding: latin",
+            ["encoding: input", "held_out.by: a text file", "shard_sets: a text file"],
+        ),
+        (
+            "assets/corpora/text.yaml",
+            "format: jsonl",
+            "format: jsonl\nfilters: [{deduplicate: exact}, {}, {min_characters: 1, max_characters: no}]",
+            [
+                "filters: `deduplicate` must be",
+                "filters[1]: a filter has exactly one",
+                "filters[2].max_characters: `no`",
+            ],
+        ),
+        (
+            "assets/models/hf.yaml",
+            "path: data/hf",
+            "path: data/hf\n  revision: abc\nowners: [bob]",
+            ["hf.revision: 'abc' is not a commit", "hf.revision: belongs to a hub", "owners[0]: "],
+        ),
+        (
+            "resources/eight.yaml",
+            "processes_per_node: 8",
+            "launcher: kubernetes\nslurm: {partition: a}\nenv: {HF_TOKEN: x}",
+            ["env.HF_TOKEN: looks like", "kubernetes.image: is missing", "slurm: has no effect"],
+        ),
+    ],
+)
+def test_what_compares_fields_is_told_beside_what_is_wrong_with_single_ones(
+    problems: Problems, edit: Edit, file: str, old: str, new: str, expected: list[str]
+) -> None:
+    edit(file, old, new)
+    found = sorted(problem.partition(": ")[2] for problem in problems())
+    assert len(found) == len(expected), found
+    assert all(text in problem for text, problem in zip(sorted(expected), found, strict=True)), found
+
+
 def test_what_follows_from_a_refused_value_is_not_told(problems: Problems, project: Project, edit: Edit) -> None:
     edit(CFG, "iterations: 10", "iterations: 010")
     edit("assets/corpora/text.yaml", "format: jsonl", "format: jsonl\nfilters: [{min_characters: 010}]")
