@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome, check_lines, verdict
-from pamp_pipelines.commands.command import Outcome, command, discover, open_lake
+from pamp_pipelines.commands.command import Outcome, command, discover, open_catalog, open_lake, require
 from pamp_pipelines.commands.progress import progress
 
 
@@ -14,6 +14,12 @@ from pamp_pipelines.commands.progress import progress
 @click.argument("config")
 @click.option("--profile", metavar="P", help="Compute profile in resources/ instead of the config's.")
 @click.option("--fresh", is_flag=True, help="Begin a new version although one of equal inputs exists.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="In a lake at a URL: go on with an unfinished version of another machine, from the newest checkpoint that it "
+    "published. Nobody may train there any more.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace a field, e.g. optimizer.lr=1e-4.")
 @click.option(
     "--dry-run", is_flag=True, help="Build the model, compare it with Hugging Face's, show what would be started."
@@ -24,6 +30,7 @@ def train(
     config: str,
     profile: str | None,
     fresh: bool,
+    take_over: bool,
     overrides: tuple[str, ...],
     dry_run: bool,
 ) -> Outcome:
@@ -32,18 +39,19 @@ def train(
     A run that was begun goes on from its newest complete checkpoint; a finished one is returned at once. The version
     directory holds metrics.jsonl, TensorBoard files, logs and the checkpoints with Megatron's tracker.
     """
-    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.training.resolve import train_job
 
+    require(not (fresh and take_over), "--fresh begins a version, --take-over goes on with one")
     found = discover(project)
     with progress():
         job = train_job(
-            load_catalog(found),
+            open_catalog(found),
             open_lake(found),
             model,
             config,
             profile=profile,
             fresh=fresh,
+            take_over=take_over,
             overrides=overrides,
             claim=not dry_run,
         )

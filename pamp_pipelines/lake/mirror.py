@@ -119,9 +119,18 @@ class Mirror:
         path, data = self.rel(file), file.read_bytes()
         if not self.store.create(f"{CATALOGUE}/{path}", data):
             return False
+        self._note_put(path, data)
+        return True
+
+    def put(self, file: Path) -> None:
+        """Put a file that stands for itself into the catalogue, as it is now: somebody may be writing to it."""
+        path, data = self.rel(file), file.read_bytes()
+        self.store.write(f"{CATALOGUE}/{path}", data)
+        self._note_put(path, data)
+
+    def _note_put(self, path: str, data: bytes) -> None:
         token = self.store.stat(f"{CATALOGUE}/{path}").token
         self.note({path: Entry(token=token, sha256=hashlib.sha256(data).hexdigest())})
-        return True
 
 
 _ATTACHED: dict[Path, Mirror] = {}

@@ -40,11 +40,16 @@ def published(artifact: Artifact, on_event: OnEvent | None = None) -> Artifact:
 
 
 def publish_record(record: Path, on_event: OnEvent = ignore) -> None:
-    """Put a kept checkpoint into the store, with the job of its run, while the run may go on. Raises as `published`."""
+    """Put a kept checkpoint into the store, with the job and the metrics of its run, which may go on.
+
+    Raises:
+        As `published`.
+    """
     if (mirror := mirror_of(record)) is None:
         return
     unit = Unit.read(record)
-    _put_single(mirror, unit.root / "job.json")
+    for name in ("job.json", "metrics.jsonl"):
+        _put_single(mirror, unit.root / name)
     _publish(mirror, unit, on_event)
 
 
@@ -256,11 +261,8 @@ def _upload(mirror: Mirror, unit: Unit, tree: str, confirmed: _Confirmed, on_eve
 
 def _put_single(mirror: Mirror, file: Path) -> None:
     """A file of a run that stands for itself in the catalogue."""
-    if mirror.same_as_published(file) or not file.is_file():
-        return
-    name = f"{CATALOGUE}/{mirror.rel(file)}"
-    mirror.store.write(name, file.read_bytes())
-    mirror.note({mirror.rel(file): _entry(file, mirror.store.stat(name), None)})
+    if file.is_file() and not mirror.same_as_published(file):
+        mirror.put(file)
 
 
 def _entry(file: Path, put: Object, manifest: Manifest | None) -> Entry:

@@ -63,6 +63,7 @@ def train_job(
     fresh: bool = False,
     overrides: Sequence[str] = (),
     claim: bool = True,
+    take_over: bool = False,
 ) -> TrainJob:
     """Resolve a declared pair, with its finished inputs, into a job.
 
@@ -74,6 +75,7 @@ def train_job(
         fresh: begin a new version although one of equal inputs exists.
         overrides: ``key=value`` with dotted keys, over the declared training config; they change the identity.
         claim: make the version's directory; False for a dry run.
+        take_over: of a remote lake: go on with an unfinished version that another working directory began.
 
     Raises:
         MissingInput: shards or the converted model are not there; names the partition as the UI does.
@@ -101,7 +103,7 @@ def train_job(
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
     if claim and not fresh:
         _require_extendable(lake, model, config, inputs, parameters, id)
-    version = select_version(lake, model, config, id, fresh=fresh, claim=claim)
+    version = select_version(lake, model, config, id, fresh=fresh, claim=claim, take_over=take_over)
     try:
         return _job(
             catalog, lake, model, config, version, fresh, declared, overrides, resolved, compute, inputs, parameters, id

@@ -24,24 +24,41 @@ def version_id(version_dir: Path) -> str | None:
     return None
 
 
-def select_version(lake: Lake, model: str, training_config: str, id: str, *, fresh: bool, claim: bool = True) -> int:
+def select_version(
+    lake: Lake,
+    model: str,
+    training_config: str,
+    id: str,
+    *,
+    fresh: bool,
+    claim: bool = True,
+    take_over: bool = False,
+) -> int:
     """The version that a job with this ``id`` works in.
 
     In a remote lake an unfinished version belongs to the working directory that claimed it, where its resume points
-    are; others see it and begin the next.
+    are; others see it and begin the next, or take it over.
 
     The newest version with the same id is taken: it is resumed, or it is finished and returned. Without one, and for
     ``fresh``, it is the next number, which is claimed at once: two callers never share a new version by accident.
 
     Args:
         claim: False only looks, and makes no version (a dry run).
+        take_over: go on with a version of another working directory, from the newest checkpoint that it published. It
+            loses the version: nobody may train there any more.
     """
     with lock(lake.versions_dir(model, training_config) / "versions"):
         versions = lake.versions(model, training_config)
         if not fresh:
             for version in reversed(versions):
                 directory = lake.version_dir(model, training_config, version)
-                if version_id(directory) == id and not _is_elsewhere(directory):
+                if version_id(directory) != id:
+                    continue
+                if not _is_elsewhere(directory):
+                    return version
+                if take_over:
+                    if claim:
+                        _take_over(directory, id)
                     return version
         version = max(versions, default=0) + 1
         while claim and not _claim(lake.version_dir(model, training_config, version), id):
@@ -59,6 +76,14 @@ def _claim(directory: Path, id: str) -> bool:
     (directory / CLAIM).unlink()
     directory.rmdir()
     return False
+
+
+def _take_over(directory: Path, id: str) -> None:
+    """Make a version this working directory's; the former owner sees it when it next opens the lake."""
+    mirror = mirror_of(directory)
+    assert mirror is not None  # else nothing is elsewhere
+    write_json(directory / CLAIM, {"id": id, "home": mirror.home})
+    mirror.put(directory / CLAIM)
 
 
 def _is_elsewhere(directory: Path) -> bool:

@@ -105,6 +105,36 @@ def test_a_version_that_is_trained_elsewhere_is_not_taken_over(machines: Machine
     assert select_version(Lake(third.root), "m", "c", "id", fresh=False) == 1, "a finished one is found"
 
 
+def test_a_version_is_taken_over_by_who_says_so(machines: Machines) -> None:
+    first, second = machines.mirror("first"), machines.mirror("second")
+    publish_record(run(first))
+    refresh(second)
+    theirs = Lake(second.root)
+    assert select_version(theirs, "m", "c", "id", fresh=False, claim=False, take_over=True) == 1
+    assert select_version(theirs, "m", "c", "id", fresh=False, claim=False) == 2, "looking took nothing over"
+    assert select_version(theirs, "m", "c", "id", fresh=False, take_over=True) == 1
+    assert select_version(theirs, "m", "c", "id", fresh=False) == 1, "it is its own now"
+    assert select_version(theirs, "m", "c", "other", fresh=False, take_over=True) == 2, "not one of another run"
+    refresh(first)
+    assert select_version(Lake(first.root), "m", "c", "id", fresh=False, claim=False) == 3, "who had it has it no more"
+
+
+def test_metrics_that_grow_while_they_are_published_are_published_again(machines: Machines) -> None:
+    first, second = machines.mirror("first"), machines.mirror("second")
+    record = run(first)
+    metrics = record.parent.parent / "metrics.jsonl"
+    write_text(metrics, "one\n")
+    publish_record(record)
+    write_text(metrics, "one\ntwo\n")
+    refresh(first)
+    assert metrics.read_text() == "one\ntwo\n", "what is newer here stays"
+    refresh(second)
+    assert (second.root / first.rel(metrics)).read_text() == "one\n"
+    publish_record(record)
+    refresh(second)
+    assert (second.root / first.rel(metrics)).read_text() == "one\ntwo\n"
+
+
 def test_two_machines_never_claim_the_same_number(machines: Machines) -> None:
     """Neither has seen the other's claim when it makes its own."""
     numbers = [select_version(Lake(machines.mirror(m).root), "m", "c", m, fresh=False) for m in ("first", "second")]
