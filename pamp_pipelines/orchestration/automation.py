@@ -3,7 +3,9 @@
 import dagster as dg
 
 AFTER_PASSED_CHECKS = dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
-"""As soon as the input is there or new. A failed blocking check stops only its own run, so it is asked for."""
+"""As soon as the input is there or new, and has passed its checks; or in one run with it, which a failed check ends.
+
+Checks are of a partition (``checks.check_specs``), so that a failed one keeps back nothing else."""
 
 WHEN_ANY_SCORE_IS_NEW = dg.AutomationCondition.eager().without(~dg.AutomationCondition.any_deps_missing())
 """Plain ``eager`` waits until every checkpoint has every score, which may never come."""

@@ -7,6 +7,8 @@ from typing import Any
 import dagster as dg
 
 from pamp_pipelines.errors import MissingInput, PampError, VerificationFailed, WorkerCanceled
+from pamp_pipelines.lake.events import event
+from pamp_pipelines.orchestration.events import listener
 from pamp_pipelines.orchestration.retries import delay_of, wait
 
 
@@ -40,7 +42,9 @@ def _tried_again(context: dg.AssetExecutionContext, resumes: bool) -> Iterator[N
         if delay is None:
             raise
         if delay > 0:
-            context.log.warning(f"{error}\nThe next attempt is in {delay:g} s.")
+            message = f"{error}\nThe next attempt is in {delay:g} s."
+            context.log.warning(message)
+            listener.get()(event("warning", message=message))
             wait(context, delay)
         raise dg.RetryRequested(max_retries=context.retry_number + 1) from error
 

@@ -24,7 +24,9 @@ from pamp_pipelines.errors import (
     WorkerFailed,
     WorkerPreempted,
 )
+from pamp_pipelines.lake.events import Event
 from pamp_pipelines.orchestration import ended, retries
+from pamp_pipelines.orchestration.events import listener
 from pamp_pipelines.orchestration.failures import as_failures, stage_error
 from pamp_pipelines.orchestration.retries import continues_a_version, refuse_after_max_runtime, retry_of
 
@@ -89,8 +91,14 @@ def test_a_cancel_is_heard_while_the_next_attempt_is_waited_for(monkeypatch: pyt
             signal.raise_signal(signal.SIGTERM)  # what "Terminate" sends
 
     monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-    assert attempts([BROKEN], resumes=True) == 1
+    heard: list[Event] = []
+    token = listener.set(heard.append)  # as a command's progress does
+    try:
+        assert attempts([BROKEN], resumes=True) == 1
+    finally:
+        listener.reset(token)
     assert slept == [retries.HEARING_S] * 3
+    assert [event.data["message"] for event in heard] == ["node\nThe next attempt is in 600 s."]
 
 
 def test_a_run_that_was_ended_elsewhere_does_not_wait_on(
