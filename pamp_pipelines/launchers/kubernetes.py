@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import json
+import re
 import secrets
 import socket
 import time
@@ -17,7 +18,7 @@ from pamp_pipelines.launchers.base import EVENTS, Handle, Status, WorkerSpec, re
 from pamp_pipelines.launchers.kubernetes_api import Cluster, call, connect
 from pamp_pipelines.launchers.kubernetes_manifests import LABEL, START
 from pamp_pipelines.launchers.kubernetes_workloads import WORKLOADS, Condition, Found, Workload, choose
-from pamp_pipelines.launchers.logs import Failure, failure_of_nodes, main_log
+from pamp_pipelines.launchers.logs import Failure, failure_of_nodes, last_lines, main_log
 
 IMAGE_S = 120.0
 """Seconds for which an image may fail to be pulled: registries have bad minutes."""
@@ -37,6 +38,7 @@ class KubernetesLauncher:
         self._clock = clock
         self._seen: dict[str, tuple[float, Status]] = {}
         self._pulling_since: dict[str, float] = {}
+        self._failed: dict[str, str] = {}
 
     def preview(self, spec: WorkerSpec) -> str:
         """Asks a cluster that can be reached what it knows; where there is none, the objects are those of a Job."""
@@ -108,7 +110,14 @@ class KubernetesLauncher:
         return data.decode(errors="replace"), offset + len(data)
 
     def failure(self, handle: Handle, lines: int) -> Failure:
-        return failure_of_nodes(handle.log_dir / START, handle.details.get("processes"), lines)
+        """Of an array: the first task that failed."""
+        start = handle.log_dir / START
+        if handle.details.get("tasks") is None:
+            return failure_of_nodes(start, handle.details.get("processes"), lines)
+        first = re.match(r"\d+", self._failed.get(handle.id, ""))
+        if first is None:
+            return Failure(None, None, [])
+        return Failure(None, None, last_lines(main_log(start / f"node{first[0]}"), lines), int(first[0]))
 
     def cancel(self, handle: Handle) -> Status:
         """Delete the job; its pods get SIGTERM and their grace. Returns when job and pods are gone."""
@@ -147,6 +156,7 @@ class KubernetesLauncher:
         what = f"{_workload(handle).title} {handle.id}"
         if job is None:
             return Status(reason="lost", detail=f"{what} was deleted and left no exit status")
+        self._failed[handle.id] = job.failed
         if job.ended is not None:
             return _ended(what, job.ended, pods)
         return self._unfinished(handle.id, what, job, pods)

@@ -47,7 +47,8 @@ def job_manifest(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> dict
             "completionMode": "Indexed",
             "completions": count,
             "parallelism": count,
-            "backoffLimit": 0,
+            # ranks end together; a task of an array does not take the others with it
+            **({"backoffLimit": 0} if spec.tasks is None else {"backoffLimitPerIndex": 0}),
             "ttlSecondsAfterFinished": _KEEP_S,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },

@@ -32,10 +32,14 @@ class Condition:
 
 @dataclass(frozen=True)
 class Found:
-    """A job that is there. ``active``: pods that it counts."""
+    """A job that is there.
+
+    ``active``: pods that it counts. ``failed``: indices whose pod failed, as Kubernetes lists them: ``1,3-5``.
+    """
 
     active: int
     ended: Condition | None
+    failed: str = ""
 
 
 class Workload(Protocol):
@@ -76,7 +80,7 @@ class IndexedJob:
         if job is None:
             return None
         ended = (Condition(c.type, c.reason or "") for c in job.status.conditions or [] if _over(c.type, c.status))
-        return Found(job.status.active or 0, next(ended, None))
+        return Found(job.status.active or 0, next(ended, None), job.status.failed_indexes or "")
 
     def delete(self, cluster: Cluster, name: str, namespace: str) -> None:
         call(cluster.batch.delete_namespaced_job, name, namespace, body=_FOREGROUND, absent=None)

@@ -119,10 +119,10 @@ class FakeKubernetes:
             "status": status,
         }
 
-    def end(self, job: str, condition: str, reason: str = "") -> None:
+    def end(self, job: str, condition: str, reason: str = "", **status: Any) -> None:
         ended = {"type": condition, "status": "True", "reason": reason}
         kind = next(kind for kind in ("jobs", "trainjobs") if job in self.objects[kind])
-        self.objects[kind][job]["status"] = {"conditions": [ended]}
+        self.objects[kind][job]["status"] = {"conditions": [ended], **status}
 
     def close(self) -> None:
         self._server.shutdown()

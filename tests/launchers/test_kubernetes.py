@@ -63,6 +63,8 @@ def array_manifest() -> dict[str, object]:
 def test_the_tasks_of_an_array_are_the_indices_of_one_job() -> None:
     manifest = array_manifest()
     assert (manifest["spec"]["completions"], manifest["spec"]["parallelism"]) == (16, 16)
+    assert manifest["spec"]["backoffLimitPerIndex"] == 0  # the others go on where one fails
+    assert "backoffLimit" not in manifest["spec"]
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     env = {entry["name"]: entry for entry in container["env"]}
     assert env["PAMP_TASK"]["valueFrom"] == env["PET_NODE_RANK"]["valueFrom"]
@@ -149,6 +151,19 @@ def test_a_failed_rank(api: FakeKubernetes, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="killed by signal 9") as error:
         run(api, tmp_path, act)
     assert error.value.last_lines == ("the last line",)
+
+
+def test_the_first_failed_task_of_an_array_is_named(api: FakeKubernetes, tmp_path: Path) -> None:
+    def act(job: str) -> None:
+        api.pod(f"{job}-3-x", "Failed", terminated={"exitCode": 2, "reason": "Error"})
+        log = read_handle(tmp_path / "run").log_dir / "start0/node3/worker.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("said by 3\n")
+        api.end(job, "Failed", "FailedIndexes", failedIndexes="3,5-7")
+
+    with pytest.raises(WorkerFailed, match=r"pkg\.worker task 3: exit status 2") as error:
+        run(api, tmp_path, act, tasks=8)
+    assert (error.value.exit_code, error.value.last_lines) == (2, ("said by 3",))
 
 
 def test_an_evicted_pod_is_preemption(api: FakeKubernetes, tmp_path: Path) -> None:
