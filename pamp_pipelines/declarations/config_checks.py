@@ -148,8 +148,6 @@ def _check_precision(subject: Subject, config: TrainingConfig) -> None:
 def _check_without_cuda(subject: Subject, config: TrainingConfig) -> None:
     """Warnings, since a config may be checked on a machine other than the one that trains; the training itself refuses
     there."""
-    if config.precision == "fp16":
-        subject.warn("precision", "fp16 needs CUDA and there is none here: take bf16 or fp32, or another profile")
     for field, message in cuda_needs(
         config.precision, config.state_precision, config.parallelism, config.offload
     ).items():
