@@ -28,8 +28,10 @@ def declared_versions(catalog: Catalog, asset: str, partition: str | None) -> di
     Returns:
         asset of the declaration -> its name -> data version; without those that are not declared.
     """
+    if asset not in READS:
+        return {}
     hashes = {(kind, name): declaration_hash(declared) for kind, name, declared in declared_of(catalog)}
-    named = zip(READS.get(asset, ()), (partition or "").split("|"), strict=False)
+    named = zip(READS[asset], (partition or "").split("|"), strict=False)
     return {ASSETS[kind]: {name: hashes[kind, name]} for kind, name in named if (kind, name) in hashes}
 
 

@@ -16,7 +16,8 @@ import dagster as dg
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.data_version import declaration_hash
 from pamp_pipelines.lake.artifact import Artifact
-from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.events import OnEvent, ignore
+from pamp_pipelines.lake.events import event as lake_event
 from pamp_pipelines.lake.store import Lake, LeftOut
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.check_reports import report_checks
@@ -112,19 +113,23 @@ class _Indexer:
         unknown = sorted(self._unknown(partitions), key=lambda entry: entry.order)
         for entry in unknown:
             self._report(entry)
-        self._observe_declarations()
         self._settle(partitions)
+        self._observe_declarations()
         return Reindexed([Reported(*key, len(found)) for key, found in self._reported.items()], self._left_out)
 
     def _remember(self, entries: Iterable[Entry]) -> None:
         self._by_content: dict[tuple[str, str | None, str], Entry] = {}
+        self._held: set[tuple[str, str | None]] = set()
+        self._bygone: set[tuple[str, str | None]] = set()
+        """Partitions of which a version was reported that the lake does not have any more."""
         self._shards: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        """Partitions of shards by model and content."""
+        """Partitions of shards by model and id."""
         for entry in entries:
             self._by_content[entry.asset, entry.partition, entry.artifact.content] = entry
+            self._held.add((entry.asset, entry.partition))
             if entry.asset == "tokenized_shards":
                 model = str(entry.partition).partition("|")[2]
-                self._shards[model, entry.artifact.content].append(str(entry.partition))
+                self._shards[model, entry.artifact.id].append(str(entry.partition))
 
     def _unknown(self, partitions: Iterable[list[Entry]]) -> Iterator[Entry]:
         """What Dagster has no materialisation of, and what is not its latest of the partition and should be."""
@@ -140,14 +145,14 @@ class _Indexer:
         """Report once more what was the latest, and is not because an older one had to be shown as an input."""
         for *_, last in partitions:
             key = last.asset, last.partition
-            if key not in self._reported:
+            if key not in self._reported and key not in self._bygone:
                 continue
             if recorded_version(self._instance, asset_key(last.asset), last.partition) != last.artifact.content:
-                self._report(last)
+                self._report(last, settling=True)
 
-    def _report(self, entry: Entry) -> None:
-        """Report an artifact after what it was made of."""
-        stale = set(self._inputs(entry))
+    def _report(self, entry: Entry, *, settling: bool = False) -> None:
+        """Report an artifact after what it was made of; ``settling``, only the artifact."""
+        stale = set(self._inputs(entry, settling))
         stale |= set(self._declared(entry))  # after the inputs, which may have had other declarations
         node = self._graph.get(asset_key(entry.asset))
         events: list[dg.AssetObservation | dg.AssetMaterialization] = []
@@ -170,7 +175,7 @@ class _Indexer:
             events.append(dg.AssetMaterialization(node.key, partition=entry.partition, metadata=metadata, tags=tags))
         if not events:
             return
-        self._on_event(event("progress", asset=entry.asset, partition=entry.partition))
+        self._on_event(lake_event("progress", asset=entry.asset, partition=entry.partition))
         self._reported[entry.asset, entry.partition].add(entry.artifact.content)
         report = self._instance.report_runless_asset_event
         for one in events:
@@ -210,16 +215,21 @@ class _Indexer:
         for one in events:
             self._instance.report_runless_asset_event(one)
 
-    def _inputs(self, entry: Entry) -> Iterator[str]:
+    def _inputs(self, entry: Entry, settling: bool) -> Iterator[str]:
         """See to it that the inputs are reported as the artifact had them; yields those that it had otherwise."""
         for asset, partition, content in self._made_of(entry):
-            shown = recorded_version(self._instance, asset_key(asset), partition)
-            if shown == content:
+            if recorded_version(self._instance, asset_key(asset), partition) == content:
                 continue
-            if source := self._by_content.get((asset, partition, content)):
-                self._report(source)
-            elif shown is not None:
+            if settling or asset == "checkpoint":
                 yield asset
+            elif source := self._by_content.get((asset, partition, content)):
+                self._report(source)
+            elif (asset, partition) in self._held:
+                # replaced since: of what was there before, only the version is known
+                self._bygone.add((asset, partition))
+                tags = {DATA_VERSION_TAG: content}
+                event = dg.AssetMaterialization(asset_key(asset), partition=partition, tags=tags)
+                self._instance.report_runless_asset_event(event)
 
     def _made_of(self, entry: Entry) -> Iterator[tuple[str, str, str]]:
         """Asset, partition and content of the inputs that the manifest names.
@@ -234,7 +244,7 @@ class _Indexer:
                 case "pretrained_checkpoint", "megatron_checkpoint":
                     yield ref.kind, key.partition("|")[0], ref.content
                 case "pretrained_checkpoint", "tokenized_shards":  # the manifest names no corpus
-                    for shards in self._shards[key.partition("|")[0], ref.content]:
+                    for shards in self._shards[key.partition("|")[0], ref.id]:
                         yield ref.kind, shards, ref.content
                 case ("hf_export", "checkpoint") | ("eval_scores", "hf_export"):
                     yield ref.kind, key, ref.content
