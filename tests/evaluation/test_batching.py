@@ -91,3 +91,33 @@ def test_a_model_answers_in_batches_that_fit_and_says_which(model, monkeypatch):
     model.configure(6, 48)
     with pytest.raises(InputError, match=r"a batch of 6 .*lower `batch_size`"):
         model.loglikelihood(CHOICES)
+
+
+@pytest.mark.parametrize("kind", ["generate_until", "loglikelihood", "loglikelihood_rolling"])
+def test_rows_as_long_as_the_longest_request_are_run(model, monkeypatch, kind):
+    """The run itself, on a CPU whose memory is said to be a GPU's."""
+    shapes = []
+    forward = model.model.forward
+
+    def spy(*args, **more):
+        tokens = more.get("input_ids", args[0] if args else None)
+        shapes.append(tuple(tokens.shape))
+        return forward(*args, **more)
+
+    monkeypatch.setattr(model.model, "forward", spy)
+    for name, value in {
+        "reset_peak_memory_stats": None,
+        "memory_allocated": 100 * MIB,
+        "max_memory_allocated": 102 * MIB,
+        "memory_reserved": 110 * MIB,
+        "mem_get_info": (30 * MIB, 200 * MIB),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda _device, value=value: value)
+    requests = {
+        "generate_until": [SimpleNamespace(args=("a rose " * 30, {"max_gen_toks": 5}))] * 100,
+        "loglikelihood": [SimpleNamespace(args=("a rose " * 30, "is"))] * 100,
+        "loglikelihood_rolling": [SimpleNamespace(args=("a rose " * 30,))] * 100,
+    }[kind]
+    # two rows take 2 MiB of the 40 that are free, of which a fifth is left
+    assert auto_rows(model, kind, requests) == (25 if kind == "generate_until" else 32)
+    assert set(shapes) == {(2, 48)}
