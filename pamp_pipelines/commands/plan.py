@@ -81,6 +81,7 @@ def plan(
     cost = "" if found.price is None else f", cost {found.price:,.2f} at {compute.price_per_gpu_hour:g} per GPU-hour"
     lines += [
         f"time: {found.seconds / 3600:.2f} h of training{cost}",
+        f"memory of the machine while it saves: {found.host_bytes / 1e9:.1f} GB for {min(found.gpus, 8)} processes",
         f"disk: {found.disk_bytes / 1e9:.1f} GB: {found.checkpoints} checkpoints of "
         f"{found.checkpoint_bytes / 1e9:.2f} GB, {found.exports} exports of {found.export_bytes / 1e9:.2f} GB",
     ]
@@ -95,6 +96,7 @@ def plan(
         "refusals": list(found.refusals),
         "seconds": found.seconds,
         "cost": found.price,
+        "host_bytes": found.host_bytes,
         "disk_bytes": found.disk_bytes,
         "checkpoint_bytes": found.checkpoint_bytes,
         "export_bytes": found.export_bytes,

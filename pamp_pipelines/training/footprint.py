@@ -136,6 +136,23 @@ def footprint(
     )
 
 
+def gathered_bytes(shape: Shape, parallelism: Parallelism, processes: int, megatron_args: Mapping[str, Any]) -> int:
+    """Bytes of a machine's own memory in which its processes put a save together.
+
+    The format that any layout can load holds the float32 weights and moments of the distributed optimizer whole, and
+    Megatron 0.19.2 gathers them on each data-parallel rank, or with an argument on the first alone.
+
+    Args:
+        processes: on the machine.
+    """
+    if not parallelism.distributed_optimizer:
+        return 0
+    names = {name.replace("_", "-") for name, value in megatron_args.items() if value}
+    if "distrib-optim-fully-reshardable-mem-efficient" in names:
+        processes = min(processes, parallelism.tensor * parallelism.pipeline)
+    return round(12 * _parameters_of_rank(shape, parallelism) * processes)
+
+
 def _parameters_of_rank(shape: Shape, parallelism: Parallelism) -> float:
     tensor, pipeline = parallelism.tensor, parallelism.pipeline
     dense = (shape.in_layers - shape.experts) / (tensor * pipeline)

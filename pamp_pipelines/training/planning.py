@@ -10,7 +10,7 @@ from typing import Any
 from pamp_pipelines.declarations.training_config import BF16_STATE, Parallelism, TrainingConfig
 from pamp_pipelines.declarations.training_identity import kept_steps
 from pamp_pipelines.training.accelerators import GIB, Accelerator
-from pamp_pipelines.training.footprint import WHOLE, Footprint, footprint, saved_bytes
+from pamp_pipelines.training.footprint import WHOLE, Footprint, footprint, gathered_bytes, saved_bytes
 from pamp_pipelines.training.shape import Shape, flops_per_token, shape_of
 
 RESERVED_GIB = 4.0
@@ -75,6 +75,8 @@ class Plan:
     checkpoints: int
     export_bytes: int
     exports: int
+    host_bytes: int
+    """Of the memory of a machine with up to eight GPUs, while it saves."""
     with_bf16_state: Layout | None = None
 
     @property
@@ -150,6 +152,12 @@ def plan(
         # the imported weights at step 0 are exported too
         export_bytes=(4 if config.precision in WHOLE else 2) * shape.parameters,
         exports=kept + 1,
+        host_bytes=gathered_bytes(
+            shape,
+            proposed.parallelism if proposed else config.parallelism,
+            min(gpus, _NODE),
+            config.megatron_args,
+        ),
         with_bf16_state=smaller,
     )
 

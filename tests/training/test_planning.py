@@ -104,6 +104,12 @@ def test_time_cost_and_disk() -> None:
     # two kept, two rolling and one in the making; exports of both and of step 0
     assert (found.checkpoints, found.exports) == (5, 3)
     assert found.export_bytes == pytest.approx(2 * 8.03e9, rel=0.01)
+    # each of eight data-parallel ranks gathers 12 bytes a parameter
+    assert found.host_bytes == pytest.approx(8 * 12 * 8.03e9, rel=0.01)
+    sparing = forecast(8, megatron_args={"distrib_optim_fully_reshardable_mem_efficient": True})
+    assert sparing.host_bytes == pytest.approx(12 * 8.03e9, rel=0.01)
+    assert forecast(16).host_bytes == found.host_bytes
+    assert forecast(8, parallelism={"distributed_optimizer": False, "tensor": 8}).host_bytes == 0
     assert found.disk_bytes == 5 * found.checkpoint_bytes + 3 * found.export_bytes
 
 
@@ -119,6 +125,7 @@ def test_the_command_speaks_to_people_and_programs(own_project: Project) -> None
         "GiB usable",
         "optimizer",
         "cost 0.00 at 2.5 per GPU-hour",
+        "memory of the machine while it saves: ",
         "disk: ",
     ):
         assert said in shown.output
