@@ -211,6 +211,15 @@ def test_declaration_errors_are_json(own_project: Project) -> None:
     assert ("hf.pth", 3) in {(problem["field"], problem["line"]) for problem in problems}
 
 
+def test_a_broken_declaration_stops_what_needs_it_and_what_asks_for_all(own_project: Project) -> None:
+    replace(own_project.assets / "models/imported.yaml", "path:", "pth:")
+    at = ("--project", own_project.root, "--json")
+    assert answer(pamp("train", "scratch", "sonnets-only", *at))["error"]["type"] == "MissingInput"
+    assert answer(pamp("plan", "scratch", "both", *at))["ok"] is True
+    everything = answer(pamp("materialize", "raw_corpus", "--all", *at))["error"]
+    assert [Path(problem["file"]).name for problem in everything["problems"]] == ["imported.yaml"]
+
+
 def test_schema(tmp_path: Path) -> None:
     result = pamp("schema", "corpus", "--json")
     assert result.exit_code == 0

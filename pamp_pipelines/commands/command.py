@@ -24,6 +24,7 @@ from pamp_pipelines.text import printable, require_text
 from pamp_pipelines.urls import require_no_credentials, without_secrets
 
 if TYPE_CHECKING:
+    from pamp_pipelines.declarations.catalog import Catalog
     from pamp_pipelines.lake.store import Lake
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -80,6 +81,13 @@ def open_lake(project: Project) -> "Lake":
     from pamp_pipelines.lake.catalogue import open_lake as open_
 
     return open_(project, lambda event: click.echo(f"warning: {event.data['message']}", err=True))
+
+
+def open_catalog(project: Project) -> "Catalog":
+    """The project's declarations. One that is broken stops what needs it, by its own problems, and nothing else."""
+    from pamp_pipelines.declarations.usable import usable_catalog
+
+    return usable_catalog(project)[0]
 
 
 def print_json(data: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome
-from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, require
+from pamp_pipelines.commands.command import Outcome, command, discover, open_catalog, open_lake, require
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.conversion.dtypes import DTypeName
 
@@ -74,12 +74,11 @@ def import_hf(
             return artifact_outcome(convert(job, on_event))
 
     from pamp_pipelines.conversion.job import import_job
-    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.lake.publication import published
     from pamp_pipelines.verification.stages import import_and_verify
 
     found = discover(project)
-    catalog = load_catalog(found)
+    catalog = open_catalog(found)
     where = catalog.profile(profile) if profile else None
     job = import_job(catalog, open_lake(found), source).model_copy(update=given)
     with progress() as on_event:
@@ -92,11 +91,10 @@ def _planned_import(project: Path | None, source: str, destination: Path | None)
 
     if destination is not None:
         return ImportJob(name=Path(source).name, id="plan", output=destination, source=Path(source).absolute())
-    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.declarations.hf_config import hf_directory
 
     found = discover(project)
-    declared = load_catalog(found).model(source)
+    declared = open_catalog(found).model(source)
     return ImportJob(name=source, id="plan", output=found.lake, source=hf_directory(found, declared))
 
 
@@ -156,7 +154,6 @@ def export_hf(
         raise click.UsageError("--template goes with CHECKPOINT DESTINATION; a key has its own template")
     if dtype is not None:
         raise click.UsageError("--dtype goes with CHECKPOINT DESTINATION; the export of a key keeps its own")
-    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.lake.publication import published
     from pamp_pipelines.lake.store import CheckpointKey
     from pamp_pipelines.training.resolve import export_job
@@ -164,7 +161,7 @@ def export_hf(
     from pamp_pipelines.verification.stages import export_and_verify
 
     found = discover(project)
-    catalog, lake, key = load_catalog(found), open_lake(found), CheckpointKey.parse(checkpoint)
+    catalog, lake, key = open_catalog(found), open_lake(found), CheckpointKey.parse(checkpoint)
     job = export_job(catalog, lake, key).model_copy(update=given)
     if plan:
         from pamp_pipelines.conversion.exporter import describe_plan

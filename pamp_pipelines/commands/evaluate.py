@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_data, check_lines
-from pamp_pipelines.commands.command import Outcome, command, discover, open_lake, optional_project, require
+from pamp_pipelines.commands.command import (
+    Outcome,
+    command,
+    discover,
+    open_catalog,
+    open_lake,
+    optional_project,
+    require,
+)
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.errors import InputError
 
@@ -61,7 +69,6 @@ def evaluate(
     evaluations unless some are named. On a cluster several checkpoints share an array job of nodes x
     processes_per_node tasks.
     """
-    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.evaluation.run import evaluate as run
 
     if len(targets) == 1 and Path(target := targets[0]).is_dir():
@@ -75,7 +82,7 @@ def evaluate(
             Path(target),
             suites,
             output or Path("scores") / Path(target).resolve().name,
-            declared=load_catalog(found).evaluations if found else None,
+            declared=open_catalog(found).evaluations if found else None,
             data=dict(map(_row_file, data)),
             root=found.root if found else None,
             settings={key: value for key, value in given.items() if value is not None},
@@ -92,7 +99,7 @@ def evaluate(
         require(not changed, f"{of} is no directory; for a checkpoint key everything but --suite is declared")
         keys = [_key(target) for target in targets]
         found = discover(project)
-        catalog = load_catalog(found)
+        catalog = open_catalog(found)
         lake = open_lake(found)
         where = catalog.profile(profile) if profile else None
         names = suites or list(catalog.evaluations)

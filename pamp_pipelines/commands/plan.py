@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pamp_pipelines.commands.command import Outcome, command, discover
+from pamp_pipelines.commands.command import Outcome, command, discover, open_catalog
 
 
 @command("plan", short_help="Memory, layout, time, cost and disk of a run, before it runs.")
@@ -31,13 +31,12 @@ def plan(
     none does, the exit status is 1 and every layout that was tried says why. Time assumes the utilisation measured on
     one H200; cost needs `price_per_gpu_hour` in the profile.
     """
-    from pamp_pipelines.declarations.catalog import load_catalog
     from pamp_pipelines.declarations.hf_config import read_hf_config
     from pamp_pipelines.training.accelerators import accelerator
     from pamp_pipelines.training.overrides import apply_overrides, require_free
     from pamp_pipelines.training.planning import plan as forecast
 
-    catalog = load_catalog(discover(project))
+    catalog = open_catalog(discover(project))
     catalog.require_pair(model, config)
     file = str(catalog.file_of("training_config", config))
     declared = apply_overrides(catalog.training_config(config), overrides, file)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome
-from pamp_pipelines.commands.command import Number, Outcome, command, discover, open_lake, require
+from pamp_pipelines.commands.command import Number, Outcome, command, discover, open_catalog, open_lake, require
 from pamp_pipelines.commands.progress import progress
 
 
@@ -104,10 +104,9 @@ def tokenize(
     else:
         if corpus is None or model is None:
             raise click.UsageError("give CORPUS and MODEL, or --input, --tokenizer and --output")
-        from pamp_pipelines.declarations.catalog import load_catalog
 
         found = discover(project)
-        catalog = load_catalog(found)
+        catalog = open_catalog(found)
         where = catalog.profile(profile) if profile else None
         job = tokenize_job(catalog, open_lake(found), corpus, model)
         job = job.model_copy(update={"workers": workers})
