@@ -53,7 +53,8 @@ job = ImportJob(name="plan", id="plan", output=Path("unused"), source=Path(sys.a
 plan = describe_plan(job)
 status = Path("/proc/self/status").read_text().splitlines()
 peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-print(json.dumps({"seconds": round(time.perf_counter() - started, 2), "peak_resident_mb": peak // 1024, **plan}))
+print(json.dumps({"seconds": round(time.perf_counter() - started, 2), "cpu_seconds": round(time.process_time(), 2),
+                  "peak_resident_mb": peak // 1024, **plan}))
 """
 
 

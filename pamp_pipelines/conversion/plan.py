@@ -304,6 +304,6 @@ def coverage_problems(plan: ImportPlan) -> list[str]:
                 problems.append(f"{name}: is used twice, or follows from another tensor")
             elif problem := interval_problem(tensor.start, tensor.bytes, intervals):
                 problems.append(f"{name}: {problem}")
-        left -= used.keys()
+        left.difference_update(used)  # `-=` with the view of a dict would copy all that is left
     problems += [f"{key}: nothing is written" for key in sorted(unwritten)]
     return problems + [f"{name}: is not used" for name in sorted(left)]
