@@ -98,9 +98,10 @@ def figures(run: Running) -> dict[str, Any]:
     }
 
 
-def curve(run: Running, field: str = "loss") -> list[float]:
-    """A field of each logged iteration."""
-    return [record[field] for record in read_metrics(run.job.metrics_path) if field in record]
+def curve(run: Running, field: str = "loss") -> dict[int, float]:
+    """A field by iteration; not all have it: a step that fp16's loss scaling skips has no gradient norm."""
+    records = [record for record in read_metrics(run.job.metrics_path) if record["iteration"] <= run.stop_after]
+    return {record["iteration"]: record[field] for record in records if record.get(field) is not None}
 
 
 def device_name() -> str:

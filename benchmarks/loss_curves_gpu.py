@@ -51,10 +51,11 @@ SMALL_CASES: dict[str, dict[str, Any]] = {
 LARGE_CASES: dict[str, dict[str, Any]] = {"1b-bf16": {}, "1b-fp8-delayed": {"precision": "fp8_delayed"}}
 
 
-def against(curve: list[float], reference: list[float], last: int = 20) -> dict[str, float]:
-    """How far a curve is from another one."""
-    distance = [abs(a - b) for a, b in zip(curve, reference, strict=True)]
-    ours, theirs = statistics.fmean(curve[-last:]), statistics.fmean(reference[-last:])
+def against(curve: dict[int, float], reference: dict[int, float], last: int = 20) -> dict[str, float]:
+    """How far a curve is from another one, over the iterations that both have."""
+    both = sorted(curve.keys() & reference.keys())
+    distance = [abs(curve[i] - reference[i]) for i in both]
+    ours, theirs = (statistics.fmean(values[i] for i in both[-last:]) for values in (curve, reference))
     return {
         "end": round(ours, 5),
         "end_off": round(ours / theirs - 1, 6),
@@ -88,8 +89,10 @@ def main() -> None:
         report["errors"] = {name: f["error"] for name, f in found.items() if "error" in f}
         report["peak_memory_gib"] = {name: f["peak_memory_gib"] for name, f in found.items() if "error" not in f}
         good = [name for name in cases if name not in report["errors"]]
-        curves = {name: gpu_runs.curve(runs[name])[: options.steps] for name in good}
-        norms = {name: gpu_runs.curve(runs[name], "grad_norm")[: options.steps] for name in good}
+        curves = {name: gpu_runs.curve(runs[name]) for name in good}
+        report["curves"] = {name: [round(loss, 5) for loss in curve.values()] for name, curve in curves.items()}
+        gpu_runs.write(options.output, report)  # whatever the comparison says, they are kept
+        norms = {name: gpu_runs.curve(runs[name], "grad_norm") for name in good}
         for name in good:
             reference = "fp32" if name in SMALL_CASES else "1b-bf16"
             if reference in curves:
@@ -100,7 +103,6 @@ def main() -> None:
                 "loss": against(curves["bf16-te"], curves["bf16"]),
                 "grad_norm": against(norms["bf16-te"], norms["bf16"]),
             }
-        report["curves"] = {name: [round(loss, 5) for loss in curve] for name, curve in curves.items()}
     gpu_runs.write(options.output, report)
     print({key: value for key, value in report.items() if key != "curves"})
 

@@ -89,6 +89,7 @@ def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
         **(_loss_scale(job) if job.precision == "fp16" else {}),
         **_RECOMPUTE[job.recompute],
         **_offload(job),
+        **_faults(job),
         **_data(job),
         **_checkpoints(job),
         **_validation(job),
@@ -172,6 +173,14 @@ def _offload(job: TrainJob) -> dict[str, Any]:
     if job.offload.activation_layers:
         found["cpu_offloading_num_layers"] = job.offload.activation_layers
     return found
+
+
+def _faults(job: TrainJob) -> dict[str, Any]:
+    """Megatron's search for numbers that are not finite waits for the GPU at each micro batch and each part of the
+    gradients. ``fast`` looks at the norm of all gradients instead, which is on the host after every step: see loop.py.
+    """
+    no_norm = not job.optimizer.clip_grad
+    return {"check_for_nan_in_loss_and_grad": job.determinism == "exact" or no_norm}
 
 
 def _data(job: TrainJob) -> dict[str, Any]:

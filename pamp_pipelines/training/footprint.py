@@ -1,6 +1,6 @@
 """Bytes of a training run: on each GPU by part, and of one save.
 
-The model of activations counts what Transformer Engine's layers and flash attention keep for the backward pass. It was
+The model of activations counts what Transformer Engine's layers and its attention keep for the backward pass. It was
 checked against peaks measured on an H200 (docs/measurements.md); ``benchmarks/train_gpu.py`` repeats the comparison.
 """
 
@@ -24,6 +24,9 @@ Measured with 1.236 B parameters: 59 GiB in fp16 at micro batch 4 with the first
 and 8 with the second; 20.7 GiB are parameters and their state, 4.9 GiB a sample what the layers keep."""
 
 
+_SCORES_AT_ONCE = 3.2
+"""Copies of one layer's attention scores at the peak, besides those that each layer keeps: 115.1 GiB were measured for
+1.236 B parameters in tf32 at micro batch 2, where everything else is 38.2 GiB and the scores of a layer are 4."""
 _NOTHING = Offload()
 _STATE: Mapping[StatePrecision, dict[str, Any]] = {
     "fp32": {},
@@ -127,6 +130,7 @@ def footprint(
                 precision,
                 parallelism,
                 tokens=micro_batch_size * sequence_length / parallelism.context,
+                sequence_length=sequence_length,
                 micro_batches=micro_batches,
                 recompute=recompute,
                 logit_bytes=_LOGIT_BYTES[cross_entropy],
@@ -168,6 +172,7 @@ def _activations(
     parallelism: Parallelism,
     *,
     tokens: float,
+    sequence_length: int,
     micro_batches: int,
     recompute: str,
     logit_bytes: float,
@@ -185,7 +190,9 @@ def _activations(
         # inputs of the products are kept in fp8 instead; attention keeps its own result besides
         across -= 2 * shape.hidden / (tensor if parallelism.sequence_parallel else 1)
         split += (shape.queries - shape.ffn) / tensor
-    layer = (across + split) * tokens
+    # float32 has no fused attention: the scores of each head and pair of positions are kept
+    scores = 4 * shape.heads * tokens * sequence_length / tensor if precision in WHOLE else 0
+    layer = (across + split) * tokens + scores
     layers = shape.layers / pipeline
     in_flight = min(pipeline, micro_batches)
     if recompute == "full":
@@ -193,7 +200,7 @@ def _activations(
     else:
         kept = layer * (layers - offloaded) * in_flight
     # of the last stage, which holds one micro batch at a time
-    logits = logit_bytes * shape.vocabulary * tokens / tensor
+    logits = max(logit_bytes * shape.vocabulary * tokens / tensor, _SCORES_AT_ONCE * scores)
     return kept + logits if pipeline == 1 else max(kept, kept / in_flight + logits)
 
 

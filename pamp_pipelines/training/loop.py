@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from pamp_pipelines.errors import VerificationFailed
+from pamp_pipelines.errors import RunDiverged, VerificationFailed
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.telemetry import Reporter
 
@@ -27,6 +28,7 @@ def install(job: TrainJob, reporter: Reporter | None) -> None:
     _schedule_to_the_horizon(job)
     _report_construction(job, reporter)
     _validate_first(job, reporter)
+    _end_where_not_finite(job)
     _end_of_iteration(job, reporter)
 
 
@@ -142,6 +144,26 @@ def _require_imported(job: TrainJob, losses: Mapping[str, float]) -> None:
             f"Compare the two with `pamp train … --dry-run`, and materialise the checkpoint of {job.reference.source} "
             "again; `validation.step_0: report` trains all the same."
         )
+
+
+def _end_where_not_finite(job: TrainJob) -> None:
+    """End the run after a step whose gradients are not finite, before anything of it is reported or saved.
+
+    Their norm is the sum over all ranks, so all of them end, and Megatron has brought it to the host in any case. A
+    step that fp16's loss scaling has skipped is none.
+    """
+    from megatron.training import training
+
+    step = training.train_step
+
+    @functools.wraps(step)
+    def step_and_look(*args: Any, **kwargs: Any) -> Any:
+        _, skipped, _, _, _, grad_norm, *_ = result = step(*args, **kwargs)
+        if not skipped and grad_norm is not None and not math.isfinite(grad_norm):
+            raise RunDiverged(f"{job.name}: the norm of the gradients is {grad_norm}")
+        return result
+
+    training.train_step = step_and_look
 
 
 def _end_of_iteration(job: TrainJob, reporter: Reporter | None) -> None:

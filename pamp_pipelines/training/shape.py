@@ -18,6 +18,7 @@ class Shape:
         embedding: of the input embedding.
         tied: whether the output layer is the embedding.
         layers, hidden, vocabulary: as in config.json.
+        heads: query heads.
         queries, keys: width of all query heads, and of all key heads, which is also that of all value heads.
         ffn: width of the feed-forward network that a token passes: of all its experts together, where it has several.
         experts: parameters of all routed experts of all layers; 0 in a dense model.
@@ -30,6 +31,7 @@ class Shape:
     layers: int
     hidden: int
     vocabulary: int
+    heads: int
     queries: int
     keys: int
     ffn: int
@@ -66,6 +68,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         layers=layers,
         hidden=hidden,
         vocabulary=vocabulary,
+        heads=heads,
         queries=heads * head,
         keys=groups * head,
         ffn=ffn,

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pamp_pipelines.errors import InputError, PampError
+from pamp_pipelines.errors import InputError, PampError, RunDiverged
 from pamp_pipelines.training.checkpoints import TRACKER, tracked_iteration
 from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.saved import Saved
@@ -21,7 +21,7 @@ from pamp_pipelines.training.saved import Saved
 EXIT_INPUT = 2
 """The job or a file that it names is wrong: a retry cannot help."""
 EXIT_DIVERGED = 17
-"""Megatron's own, for numbers that are not finite on more than one device: a retry cannot help."""
+"""Numbers are not finite: a retry cannot help. Megatron's own status, for those on more than one device."""
 EXIT_INCOMPLETE = 75
 """Stopped before the last iteration, e.g. by SIGTERM, with a checkpoint: a retry goes on (EX_TEMPFAIL)."""
 _REASONS = {
@@ -41,7 +41,7 @@ def main(job_path: Path) -> int:
         return _train(job)
     except PampError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return EXIT_INPUT
+        return EXIT_DIVERGED if isinstance(error, RunDiverged) else EXIT_INPUT
 
 
 def _check(job: TrainJob) -> None:

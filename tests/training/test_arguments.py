@@ -25,6 +25,8 @@ TUNABLE = {
     *("use_precision_aware_optimizer", "overlap_cpu_optimizer_d2h_h2d"),
     # follow from `state_precision`
     *("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "grad_reduce_in_bf16"),
+    # follows from `determinism`
+    "check_for_nan_in_loss_and_grad",
     # follows from `precision`
     "accumulate_allreduce_grads_in_fp32",
     *("rerun_mode", "bias_swiglu_fusion", "bias_dropout_fusion", "no_persist_layer_norm"),

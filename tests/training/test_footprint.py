@@ -66,6 +66,10 @@ def test_what_is_offloaded_is_not_on_the_gpu() -> None:
         (LLAMA_1B, {"megatron_args": AWARE}, 45),
         (LLAMA_1B, {"micro_batch_size": 8, "precision": "fp8_delayed"}, 71),
         (LLAMA_1B, {"precision": "fp16", "cross_entropy": "native"}, 59),
+        (LLAMA_1B, {"precision": "tf32", "micro_batch_size": 2}, 115.1),
+        (LLAMA_1B, {"precision": "fp8_tensorwise", "micro_batch_size": 8}, 69.7),
+        (LLAMA_1B, {"precision": "fp8_blockwise", "micro_batch_size": 8}, 69.9),
+        (LLAMA_1B, {"cross_entropy": "native"}, 59.2),
         (LLAMA_3B, {"micro_batch_size": 2}, 77),
         (LLAMA_8B, {"micro_batch_size": 1, **HALF}, 94),
         (LLAMA_8B, {"micro_batch_size": 1, **HALF, "precision": "fp8_delayed"}, 105),
@@ -122,7 +126,7 @@ def test_work_of_a_token(config: dict[str, Any], tokens_per_second: float, tflop
 
 def test_sizes_of_a_mixture_count_what_a_token_uses() -> None:
     shape = Shape(
-        parameters=100, embedding=10, tied=False, layers=1, hidden=2, vocabulary=5, queries=2, keys=2, ffn=4,
+        parameters=100, embedding=10, tied=False, layers=1, hidden=2, vocabulary=5, heads=1, queries=2, keys=2, ffn=4,
         experts=64, active_experts=16,
     )  # fmt: skip
     assert shape.multiplied == 100 - 10 - 64 + 16
