@@ -69,6 +69,12 @@ def test_loadable(definitions: dg.Definitions) -> None:
     dg.Definitions.validate_loadable(definitions)
 
 
+def test_a_run_is_one_process(definitions: dg.Definitions) -> None:
+    repository = definitions.get_repository_def()
+    executors = {repository.get_job(name).executor_def.name for name in repository.job_names}
+    assert executors == {dg.in_process_executor.name}
+
+
 def test_every_asset_is_described(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
     bare = [key.to_user_string() for key in graph.get_all_asset_keys() if not graph.get(key).description]

@@ -33,6 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_a_template_monitors_runs_and_forgets_ticks(template: str) -> None:
     file = files("pamp_pipelines.orchestration") / "instances" / f"{template}.yaml"
     settings = yaml.safe_load(file.read_text())
+    assert settings["telemetry"]["enabled"] is settings["nux"]["enabled"] is False
     assert settings["run_monitoring"]["enabled"] is True
     assert settings["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
     assert settings["concurrency"]["pools"]["default_limit"] == 1
