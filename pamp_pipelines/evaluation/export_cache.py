@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pamp_pipelines.conversion.exporter import export_hf
 from pamp_pipelines.declarations.catalog import Catalog
-from pamp_pipelines.errors import MissingInput, VerificationFailed
+from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.lake.artifact import Artifact, read_manifest
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, event, ignore
@@ -186,9 +186,12 @@ def evicted_export(export: Path) -> Artifact | None:
 
 
 def evicted_exports(lake: Lake) -> Iterator[tuple[Path, Manifest]]:
-    """Records of evicted exports, and the manifests that they hold."""
+    """Records of evicted exports, and the manifests that they hold; unreadable ones are left out."""
     for record in sorted((lake.root / "exports").glob(f"*/*/v*/.*{EVICTED}")):
-        found = evicted_export(record.with_name(record.name.removeprefix(".").removesuffix(EVICTED)))
+        try:
+            found = evicted_export(record.with_name(record.name.removeprefix(".").removesuffix(EVICTED)))
+        except InputError:
+            continue  # damaged: whoever needs that export is told
         if found is not None:
             yield record, found.manifest
 

@@ -104,11 +104,11 @@ def publish_all(root: Path, on_event: OnEvent = ignore) -> list[Path]:
     failed: list[str] = []
     for file in _manifests(root) if mirror else ():
         assert mirror is not None
-        if mirror.same_as_published(file):
-            continue
         try:
+            if mirror.same_as_published(file):
+                continue
             unit = Unit.read(file)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             on_event(event("warning", message=f"{file}: left out, not a readable manifest ({error})"))
             continue
         try:

@@ -39,8 +39,9 @@ def record_path(run_dir: Path, step: int) -> Path:
 
 
 def recorded_steps(run_dir: Path) -> list[int]:
-    """Steps that have a record, oldest first."""
-    return sorted(int(file.stem) for file in (run_dir / "kept").glob("*.json") if file.stem.isdecimal())
+    """Steps that have a record, oldest first; a file of another name is none."""
+    steps = {int(file.stem) for file in (run_dir / "kept").glob("*.json") if file.stem.isdecimal()}
+    return sorted(step for step in steps if record_path(run_dir, step).is_file())
 
 
 def read_record(run_dir: Path, step: int) -> Manifest:

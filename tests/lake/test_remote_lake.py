@@ -86,6 +86,17 @@ def test_publishing_again_moves_nothing(machines: Machines) -> None:
     assert machines.store.list("") == before
 
 
+def test_what_is_no_manifest_stops_no_publication(machines: Machines) -> None:
+    first = machines.mirror("first")
+    artifact = build(first.root / "exports/m/c/v0001/0000500", {"a.bin": b"a"})
+    (first.root / "exports/a/manifest.json").mkdir(parents=True)
+    (first.root / "exports/b").mkdir()
+    (first.root / "exports/b/manifest.json").write_text("{")
+    told: list[str] = []
+    assert publish_all(first.root, lambda event: told.append(str(event.data))) == [artifact.path]
+    assert [name for name in ("exports/a/manifest.json", "exports/b/manifest.json") if name not in "".join(told)] == []
+
+
 def test_a_replaced_artifact_replaces_the_old_one_everywhere(machines: Machines) -> None:
     first, second = machines.mirror("first"), machines.mirror("second")
     for kind, folder in (("hf_export", "exports/m/c/v0001/0000500"), ("leaderboard", "reports")):

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from pamp_pipelines import cli
 from pamp_pipelines.errors import PampError
+from pamp_pipelines.evaluation.export_cache import evicted_exports
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.lake.store import CheckpointKey, Lake
@@ -179,3 +180,11 @@ def test_keys_of_exports_are_those_of_checkpoints_that_can_be_shown(lake: Lake, 
     kept_checkpoint(GOOD, 0)
     (lake.kept_record(CheckpointKey.parse(GOOD)).with_name("0000008.json")).write_text("{")
     assert [str(key) for key in showable(lake, {})] == [GOOD]
+
+
+def test_a_damaged_record_of_an_evicted_export_hides_no_other(lake: Lake) -> None:
+    whole, cut = export(lake, GOOD), lake.export_dir(CheckpointKey.parse(GOOD.replace("0000004", "0000008")))
+    for path, text in ((whole, (whole / "manifest.json").read_text()), (cut, "{")):
+        path.with_name(f".{path.name}.evicted.json").write_text(text)
+    shutil.rmtree(whole)
+    assert [manifest.id for _, manifest in evicted_exports(lake)] == [f"export of {GOOD}"]

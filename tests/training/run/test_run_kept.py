@@ -8,7 +8,7 @@ import pytest
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.lake.artifact import read_manifest
 from pamp_pipelines.lake.store import CheckpointKey, Lake
-from pamp_pipelines.training.kept import read_kept, record_saved
+from pamp_pipelines.training.kept import read_kept, record_saved, recorded_steps
 
 KEY = CheckpointKey("model", "config", 1, 5)
 
@@ -35,6 +35,14 @@ def test_a_record_is_a_manifest_with_hashes_stats_and_lineage(bench, lake):
     assert manifest.inputs == bench.job().inputs
     assert manifest.declaration == bench.job().declaration
     assert list(lake.kept_checkpoints()) == [KEY]
+
+
+def test_files_that_are_no_records_are_no_steps(bench, lake):
+    kept = bench.job().run_dir / "kept"
+    for name in ("5.json", "00000005.json", "notes.json"):
+        (kept / name).write_text("{}")
+    (kept / "0000009.json").symlink_to("nowhere")
+    assert recorded_steps(bench.job().run_dir) == [5]
 
 
 def test_equal_checkpoints_of_two_versions_have_equal_content_and_other_ids(bench, lake, checkpoint):
