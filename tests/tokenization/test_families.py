@@ -106,7 +106,7 @@ def sentencepiece_model(folder: Path, plays: list[str], **options: Any) -> tuple
 def tiktoken_vocabulary(folder: Path, plays: list[str]) -> tuple[Path, Ids, int]:
     """As Llama 3's original/tokenizer.model: the ranks of a trained byte-level BPE."""
     hugging_face("llama3", folder, plays)
-    byte = {symbol: value for value, symbol in enumerate(_byte_symbols())}
+    byte = {symbol: value for value, symbol in _byte_symbols().items()}
     trained = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     (folder / "tokenizer.json").unlink()
     ranks = {bytes(byte[c] for c in token): id - 2 for token, id in trained.items() if id >= 2}
