@@ -121,6 +121,7 @@ def _shown(plan: dict[str, Any]) -> Outcome:
 )
 @click.option("--plan", is_flag=True, help=_PLAN)
 @_resources
+@click.option("--profile", metavar="P", help="Compute profile in resources/: a cluster's makes an array job of it.")
 def export_hf(
     project: Path | None,
     checkpoint: str,
@@ -130,6 +131,7 @@ def export_hf(
     plan: bool,
     workers: int | None,
     memory: float | None,
+    profile: str | None,
 ) -> Outcome:
     """Export and verify a kept checkpoint by its key, or export any checkpoint directory without a project:
 
@@ -140,6 +142,7 @@ def export_hf(
     """
     given = _given(workers, memory)
     if destination is not None:
+        require(profile is None, "--profile is for a checkpoint's key")
         from pamp_pipelines.conversion.exporter import describe_plan
         from pamp_pipelines.conversion.exporter import export_hf as convert
         from pamp_pipelines.conversion.job import plain_export_job
@@ -167,5 +170,6 @@ def export_hf(
         from pamp_pipelines.conversion.exporter import describe_plan
 
         return _shown(describe_plan(job))
+    where = catalog.profile(profile) if profile else None
     with progress() as on_event:
-        return artifact_outcome(published(export_and_verify(job, loss_job(lake, key), on_event)))
+        return artifact_outcome(published(export_and_verify(job, loss_job(lake, key), on_event, profile=where)))

@@ -1,7 +1,7 @@
-"""Buckets of an import written on a cluster, for an import that then finds them finished.
+"""Buckets of a conversion written on a cluster, for a conversion that then finds them finished.
 
-The job needs the folder of the buckets and the source at the same paths on all machines. Which task wrote a bucket
-does not show in it.
+The job needs the folder of the buckets and what is converted at the same paths on all machines. Which task wrote a
+bucket does not show in it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from pamp_pipelines.conversion.buckets import assign, buckets_dir, sweep_buckets, write_plans
-from pamp_pipelines.conversion.job import ImportJob
+from pamp_pipelines.conversion.export_buckets import begin_files, export_buckets
+from pamp_pipelines.conversion.export_plan import ExportPlan
+from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.conversion.plan import ImportPlan
 from pamp_pipelines.conversion.progress import Progress
+from pamp_pipelines.conversion.stage import Stage
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.events import Event, EventKind, OnEvent, event
@@ -25,22 +28,36 @@ WORKER = "pamp_pipelines.conversion.array_worker"
 EXIT_INPUT = 2
 
 
-class Buckets(BaseModel):
-    """What the tasks of an array share: task n of m writes every m-th bucket, from the n-th."""
-
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ImportBuckets(_Frozen):
+    """Buckets of an import: their files, the files of their plans, and their bytes."""
 
     files: tuple[Path, ...]
     plans: tuple[Path, ...]
     bytes: tuple[int, ...]
 
 
+class ExportBuckets(_Frozen):
+    """Buckets of an export, which each task plans for itself from the checkpoint's index."""
+
+    job: ExportJob
+
+
+class Work(_Frozen):
+    """What the tasks of an array share: task n of m writes every m-th bucket, from the n-th."""
+
+    buckets: ImportBuckets | ExportBuckets
+
+
 class _Heard:
     """Progress of all tasks together, told as that of one conversion."""
 
-    def __init__(self, on_event: OnEvent, total_bytes: int) -> None:
+    def __init__(self, on_event: OnEvent, stage: Stage, total_bytes: int) -> None:
         self._on_event = on_event
-        self._progress = Progress(self, "import", total_bytes)
+        self._progress = Progress(self, stage, total_bytes)
 
     def write(self, kind: EventKind, **data: Any) -> None:
         self._on_event(event(kind, **data))
@@ -52,7 +69,7 @@ class _Heard:
             self._on_event(heard)
 
 
-def write_buckets_on(profile: ComputeProfile, job: ImportJob, plan: ImportPlan, on_event: OnEvent) -> None:
+def write_import_on(profile: ComputeProfile, job: ImportJob, plan: ImportPlan, on_event: OnEvent) -> None:
     """Write all buckets of an import in an array of at most ``profile.world_size`` tasks.
 
     Those that an earlier import finished are left as they are. An array that a killed caller left is watched, not
@@ -62,28 +79,60 @@ def write_buckets_on(profile: ComputeProfile, job: ImportJob, plan: ImportPlan, 
         InputError: the source is bad, or the cluster refuses the job.
         WorkerFailed: a task failed; finished buckets are kept for the next import.
     """
-    folder = buckets_dir(job)
-    work = folder.with_suffix(".array")
-    for other in folder.parent.glob(f".{job.output.name}.*.array"):
-        if other != work:
-            remove(other)
-    sweep_buckets(job, keep=folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(job)
     names = assign(plan.sizes)
     totals = [0] * (max(names) + 1)
     for bucket, size in zip(names, plan.sizes, strict=True):
         totals[bucket] += size
     files = tuple(folder / f"__{bucket}_0.distcp" for bucket in range(len(totals)))
     plans = tuple(file.with_suffix(".plan") for file in files)
-    text = Buckets(files=files, plans=plans, bytes=tuple(totals)).model_dump_json(indent=2) + "\n"
-    if not still_runs(work, text):
+    work = Work(buckets=ImportBuckets(files=files, plans=plans, bytes=tuple(totals)))
+    if not still_runs(_run_folder(folder), _text(work)):
         write_plans(plan, names, folder)
-    file = prepared(work, text)
-    count = min(profile.world_size, len(files))
+    _run(profile, folder, work, len(files), _Heard(on_event, "import", plan.bytes))
+
+
+def write_export_on(profile: ComputeProfile, job: ExportJob, plan: ExportPlan, on_event: OnEvent) -> None:
+    """Write all buckets of an export, as `write_import_on` those of an import.
+
+    Raises:
+        InputError: the checkpoint is bad, or the cluster refuses the job.
+        WorkerFailed: a task failed; finished buckets are kept for the next export.
+    """
+    folder = _folder(job)
+    begin_files(plan, folder)
+    count = sum(1 for _ in export_buckets(job.checkpoint, plan, folder, hashed=False))
+    work = Work(buckets=ExportBuckets(job=job))
+    _run(profile, folder, work, count, _Heard(on_event, "export", plan.weight_bytes))
+
+
+def _folder(job: ImportJob | ExportJob) -> Path:
+    """The folder of the buckets, after removing what conversions of other inputs left beside it."""
+    folder = buckets_dir(job)
+    for other in folder.parent.glob(f".{job.output.name}.*.array"):
+        if other != _run_folder(folder):
+            remove(other)
+    sweep_buckets(job, keep=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _run_folder(folder: Path) -> Path:
+    """Handle, logs and events of the array, beside the buckets."""
+    return folder.with_suffix(".array")
+
+
+def _text(work: Work) -> str:
+    return work.model_dump_json(indent=2) + "\n"
+
+
+def _run(profile: ComputeProfile, folder: Path, work: Work, buckets: int, heard: _Heard) -> None:
+    run_dir = _run_folder(folder)
+    file = prepared(run_dir, _text(work))
     try:
-        run_worker(WORKER, file, work, profile=profile, on_event=_Heard(on_event, plan.bytes), tasks=count)
+        run_worker(WORKER, file, run_dir, profile=profile, on_event=heard, tasks=min(profile.world_size, buckets))
     except WorkerFailed as error:
         if error.exit_code == EXIT_INPUT:
             raise InputError(str(error)) from error  # a retry cannot help
         raise
-    remove(work)
+    remove(run_dir)

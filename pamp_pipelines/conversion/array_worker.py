@@ -1,4 +1,4 @@
-"""One task of an array that writes buckets: ``python -m pamp_pipelines.conversion.array_worker BUCKETS.json``.
+"""One task of an array that writes buckets: ``python -m pamp_pipelines.conversion.array_worker WORK.json``.
 
 Started again after a kill or a preemption it goes on with the buckets that have no receipt.
 """
@@ -8,12 +8,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from pamp_pipelines.conversion.array import EXIT_INPUT, Buckets
-from pamp_pipelines.conversion.buckets import ImportBucket
+from pamp_pipelines.conversion.array import EXIT_INPUT, ExportBuckets, ImportBuckets, Work
+from pamp_pipelines.conversion.buckets import ImportBucket, buckets_dir
+from pamp_pipelines.conversion.export_work import planned_buckets
+from pamp_pipelines.conversion.exporter import plan_of
+from pamp_pipelines.conversion.gather import gather_bucket
+from pamp_pipelines.conversion.processes import Report
 from pamp_pipelines.conversion.write_chunks import write_bucket
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.launchers.base import TASK, TASKS, event_logs
 from pamp_pipelines.launchers.disk import run_main
@@ -43,16 +49,26 @@ def main(file: Path) -> int:
     task, tasks = int(os.environ[TASK]), int(os.environ[TASKS])
     log = EventLog(Path(event_logs(tasks)[task]))
     moved = _Moved(log)
-    buckets = Buckets.model_validate_json(file.read_bytes())
-    for bucket in list(zip(buckets.files, buckets.plans, buckets.bytes, strict=True))[task::tasks]:
-        try:
-            write_bucket(ImportBucket(*bucket), moved)
-        except InputError as error:
-            log.write("failed", message=str(error))
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            return EXIT_INPUT
-        moved.tell()
+    try:
+        for write in list(_writers(Work.model_validate_json(file.read_bytes()).buckets))[task::tasks]:
+            write(moved)
+            moved.tell()
+    except PampError as error:
+        log.write("failed", message=str(error))
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_INPUT if isinstance(error, InputError) else 1
     return 0
+
+
+def _writers(work: ImportBuckets | ExportBuckets) -> Iterator[Callable[[Report], object]]:
+    """One for each bucket, in an order that is the same in every task."""
+    if isinstance(work, ImportBuckets):
+        for bucket in zip(work.files, work.plans, work.bytes, strict=True):
+            yield partial(write_bucket, ImportBucket(*bucket))
+    else:
+        _, _, plan = plan_of(work.job)
+        for gathered in planned_buckets(work.job, plan, buckets_dir(work.job)):
+            yield partial(gather_bucket, gathered)
 
 
 if __name__ == "__main__":

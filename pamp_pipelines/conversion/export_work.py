@@ -5,7 +5,6 @@ What was finished before an export was killed lies beside the output and is not 
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from collections import Counter
@@ -14,9 +13,10 @@ from pathlib import Path
 
 from pamp_pipelines.conversion import tensor_manifest
 from pamp_pipelines.conversion.buckets import buckets_dir, sweep_buckets
-from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem, OutputFile
+from pamp_pipelines.conversion.export_buckets import ExportBucket, begin_files, export_buckets
+from pamp_pipelines.conversion.export_plan import ExportPlan
 from pamp_pipelines.conversion.exporter import plan_of
-from pamp_pipelines.conversion.gather import ExportBucket, GatheredBucket, gather_bucket
+from pamp_pipelines.conversion.gather import GatheredBucket, gather_bucket
 from pamp_pipelines.conversion.hf_source import INDEX
 from pamp_pipelines.conversion.importer import CHECKPOINT
 from pamp_pipelines.conversion.job import ExportJob
@@ -32,8 +32,6 @@ from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.atomic import write_bytes
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.lake.manifest import CheckResult
-
-_BUCKET_BYTES = 128 * 2**20
 
 
 def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
@@ -52,7 +50,7 @@ def run_export(job: ExportJob, target: Path, events: EventLog) -> Result:
     notes = complete_tokenizer(target, layout.config)
     started = time.monotonic()
     recorded = _recorded_tensors(job)
-    gathered = _write_weights(job, plan, target, Progress(events, "export", plan.weight_bytes), recorded is not None)
+    gathered = _write_weights(job, plan, target, Progress(events, "export", plan.weight_bytes))
     found = sum((part.non_finite for part in gathered), Counter[str]())
     seconds = time.monotonic() - started
     if found:
@@ -108,17 +106,14 @@ def _recorded_tensors(job: ExportJob) -> Path | None:
     return file if same and file.is_file() else None
 
 
-def _write_weights(
-    job: ExportJob, plan: ExportPlan, target: Path, progress: Progress, hashed: bool
-) -> list[GatheredBucket]:
+def _write_weights(job: ExportJob, plan: ExportPlan, target: Path, progress: Progress) -> list[GatheredBucket]:
     """Writes the files beside the output, where an export that is killed leaves them to the next, then moves them."""
     folder = buckets_dir(job)
     sweep_buckets(job, keep=folder)
     folder.mkdir(exist_ok=True)
-    for file in plan.files:
-        _begin(folder / file.name, file)
+    begin_files(plan, folder)
     processes = workers_within(job.memory_bytes, job.workers, plan.weight_bytes)
-    buckets = list(_buckets(job, plan, folder, hashed))
+    buckets = list(planned_buckets(job, plan, folder))
     try:
         found = run_buckets(gather_bucket, buckets, processes, progress)
     except (InputError, VerificationFailed):
@@ -132,29 +127,6 @@ def _write_weights(
     return found
 
 
-def _begin(path: Path, file: OutputFile) -> None:
-    """Gives a file its header and its size; one that has both keeps what an export before has written."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-        if path.stat().st_size == file.bytes and stream.read(len(file.header)) == file.header:
-            return
-    for receipt in path.parent.glob(f"{path.name}.*.json"):
-        receipt.unlink()
-    with path.open("wb") as stream:
-        stream.write(file.header)
-        stream.truncate(file.bytes)
-
-
-def _buckets(job: ExportJob, plan: ExportPlan, folder: Path, hashed: bool) -> Iterator[ExportBucket]:
-    """Neighbouring tensors of a file, of at most so many bytes unless one alone has more."""
-    for file in plan.files:
-        groups: list[list[tuple[int, GatherItem]]] = [[]]
-        size = 0
-        for item, start in file.items:
-            if groups[-1] and size + item.bytes > _BUCKET_BYTES:
-                groups.append([])
-                size = 0
-            groups[-1].append((start, item))
-            size += item.bytes
-        for number, group in enumerate(groups):
-            receipt = folder / f"{file.name}.{number}.json"
-            yield ExportBucket(job.checkpoint, folder / file.name, receipt, tuple(group), hashed)
+def planned_buckets(job: ExportJob, plan: ExportPlan, folder: Path) -> Iterator[ExportBucket]:
+    """The buckets of an export, in the same order for everybody who plans it."""
+    return export_buckets(job.checkpoint, plan, folder, hashed=_recorded_tensors(job) is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pamp_pipelines.conversion.array import write_export_on
 from pamp_pipelines.conversion.declared import layout_in
 from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
@@ -17,6 +18,7 @@ from pamp_pipelines.conversion.plan import peak_bytes, workers_within
 from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.integrity import find_intact
@@ -24,14 +26,22 @@ from pamp_pipelines.lake.occupied import require_replaceable
 from pamp_pipelines.lake.publish import lock, publish
 
 
-def export_hf(job: ExportJob, on_event: OnEvent = ignore, verify: Verify | None = None) -> Artifact:
+def export_hf(
+    job: ExportJob,
+    on_event: OnEvent = ignore,
+    verify: Verify | None = None,
+    *,
+    profile: ComputeProfile | None = None,
+) -> Artifact:
     """Exports a checkpoint; a finished artifact with the job's id is returned as it is.
 
     The artifact (kind `hf_export`) is a directory that `transformers.AutoModelForCausalLM.from_pretrained` opens:
     config.json, generation_config.json, tokenizer files, safetensors. Vocabulary padding is cut off, optimizer state
     left out.
 
-    `verify` is asked for further verdicts on the finished directory before it is published.
+    `verify` is asked for further verdicts on the finished directory before it is published. `profile` says where the
+    weights are written: on a cluster by the tasks of an array, by default by processes of this machine. They are the
+    same files.
 
     Raises:
         InputError: the checkpoint is damaged or does not fit the template; the output is not an artifact.
@@ -41,7 +51,10 @@ def export_hf(job: ExportJob, on_event: OnEvent = ignore, verify: Verify | None 
     with lock(job.output):
         if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
-        plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started
+        _, _, plan = plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started
+        if profile is not None and profile.launcher != "local":
+            write_export_on(profile, job, plan, on_event)
+        del plan  # not held while the worker makes its own
         with publish(job.output, kind=EXPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
             result = run_stage("export", job, draft.dir, work_dir(job.output), on_event)
             draft.stats |= result.stats

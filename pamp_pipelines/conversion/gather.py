@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from pamp_pipelines.conversion.bits import Bits, convert, non_finite
 from pamp_pipelines.conversion.dtypes import DType
+from pamp_pipelines.conversion.export_buckets import ExportBucket
 from pamp_pipelines.conversion.export_plan import GatherItem
 from pamp_pipelines.conversion.payload import StoredArray, read_array
 from pamp_pipelines.conversion.plan import COPY_BYTES
@@ -30,24 +31,6 @@ from pamp_pipelines.lake.atomic import write_text
 
 _REMEMBERED = 4096
 """Payloads whose places a reader remembers: those of a block are asked for several times, one after the other."""
-
-
-@dataclass(frozen=True)
-class ExportBucket:
-    """Tensors that one process writes into `file`, which exists: (byte at which the tensor begins, tensor).
-
-    hashed: take their SHA-256. receipt: the file that says they are written.
-    """
-
-    checkpoint: Path
-    file: Path
-    receipt: Path
-    items: tuple[tuple[int, GatherItem], ...]
-    hashed: bool = False
-
-    @property
-    def bytes(self) -> int:
-        return sum(item.bytes for _, item in self.items)
 
 
 class GatheredBucket(BaseModel):

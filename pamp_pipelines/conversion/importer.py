@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pamp_pipelines.conversion.array import write_buckets_on
+from pamp_pipelines.conversion.array import write_import_on
 from pamp_pipelines.conversion.buckets import bucket_count
 from pamp_pipelines.conversion.declared import layout_in
 from pamp_pipelines.conversion.hf_source import read_source
@@ -63,7 +63,7 @@ def import_hf(
                 if misfit is not None:
                     on_event(event("warning", message=misfit))
                 if profile is not None and profile.launcher != "local":
-                    write_buckets_on(profile, job, plan, on_event)
+                    write_import_on(profile, job, plan, on_event)
                 del plan  # not held while the worker makes its own
                 result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
                 draft.stats |= result.stats

@@ -52,13 +52,16 @@ def import_and_verify(
     return artifact if _judged(artifact, LOGITS) else _judge(artifact, verify(here(artifact.path), record=False))
 
 
-def export_and_verify(job: ExportJob, loss: LossJob | None, on_event: OnEvent = ignore) -> Artifact:
+def export_and_verify(
+    job: ExportJob, loss: LossJob | None, on_event: OnEvent = ignore, *, profile: ComputeProfile | None = None
+) -> Artifact:
     """`export_hf`, judged by Hugging Face's loss on it.
 
     Args:
         job: what to export.
         loss: Megatron's figures, from `loss_job`; None where the checkpoint belongs to no run.
         on_event: progress.
+        profile: where the weights are written, as by `export_hf`; the verdict is reached here.
 
     Raises:
         InputError, WorkerFailed: as `export_hf` and `verify_loss`.
@@ -69,7 +72,7 @@ def export_and_verify(job: ExportJob, loss: LossJob | None, on_event: OnEvent = 
             return [not_compared("The checkpoint belongs to no training run with held-out text.")]
         return [verify_loss(directory, loss, on_event)]
 
-    artifact = export_hf(job, on_event, verify)
+    artifact = export_hf(job, on_event, verify, profile=profile)
     return artifact if _judged(artifact, LOSS) else _judge(artifact, verify(here(artifact.path)))
 
 

@@ -1,4 +1,4 @@
-"""Buckets of an import written by the tasks of an array: the same files, finished ones used again."""
+"""Buckets of a conversion written by the tasks of an array: the same files, finished ones used again."""
 
 import shutil
 from collections.abc import Callable
@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from pamp_pipelines.conversion import array, array_worker, buckets
-from pamp_pipelines.conversion.array import write_buckets_on
+from pamp_pipelines.conversion import array, array_worker, buckets, export_buckets, exporter, gather
+from pamp_pipelines.conversion.array import write_export_on, write_import_on
 from pamp_pipelines.conversion.buckets import buckets_dir
+from pamp_pipelines.conversion.export_work import run_export
 from pamp_pipelines.conversion.import_work import run_import
 from pamp_pipelines.conversion.importer import plan_of
-from pamp_pipelines.conversion.job import ImportJob
+from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.events import Event, EventLog, ignore, read_events
@@ -58,7 +59,7 @@ def test_an_import_takes_over_what_an_array_wrote(
     calls = cluster(monkeypatch)
     seen: list[Event] = []
     plan = plan_of(job)
-    write_buckets_on(CLUSTER, job, plan, seen.append)
+    write_import_on(CLUSTER, job, plan, seen.append)
     written = {file.name: file.stat().st_ino for file in buckets_dir(job).glob("*.distcp")}
     assert len(written) > 4
     assert [call["tasks"] for call in calls] == [2]
@@ -72,6 +73,37 @@ def test_an_import_takes_over_what_an_array_wrote(
     assert files(release) == files(tmp_path / "here/checkpoint/release")
 
 
+def test_an_export_takes_over_what_an_array_wrote(
+    job: ImportJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    run_import(job, tmp_path / "imported", log)
+    monkeypatch.setattr(export_buckets, "_BUCKET_BYTES", 20_000)
+
+    def export(name: str) -> ExportJob:
+        imported = tmp_path / "imported"
+        checkpoint, template = imported / "checkpoint/release", imported / "hf_template"
+        return ExportJob(
+            name=name, id="3" * 64, output=tmp_path / name, workers=1, checkpoint=checkpoint, template=template
+        )
+
+    here, there = export("here"), export("there")
+    for target in ("from_here", "from_there"):
+        (tmp_path / target).mkdir()
+    run_export(here, tmp_path / "from_here", log)
+    calls = cluster(monkeypatch)
+    seen: list[Event] = []
+    _, _, plan = exporter.plan_of(there)
+    write_export_on(CLUSTER, there, plan, seen.append)
+    assert [call["tasks"] for call in calls] == [2]
+    assert seen[-1].data["done_bytes"] == plan.weight_bytes
+    assert len(list(buckets_dir(there).glob("*.json"))) > 4
+    monkeypatch.setattr(gather, "_write", lambda *_: pytest.fail("written again"))
+    run_export(there, tmp_path / "from_there", log)
+    weights = "model.safetensors"
+    assert (tmp_path / "from_there" / weights).read_bytes() == (tmp_path / "from_here" / weights).read_bytes()
+
+
 def test_buckets_of_a_failed_array_are_used_by_the_next(job: ImportJob, monkeypatch: pytest.MonkeyPatch) -> None:
     def second_task_is_lost(task: int) -> None:
         if task == 1:
@@ -79,11 +111,11 @@ def test_buckets_of_a_failed_array_are_used_by_the_next(job: ImportJob, monkeypa
 
     cluster(monkeypatch, second_task_is_lost)
     with pytest.raises(WorkerFailed):
-        write_buckets_on(CLUSTER, job, plan_of(job), ignore)
+        write_import_on(CLUSTER, job, plan_of(job), ignore)
     folder = buckets_dir(job)
     first = {file.name: file.stat().st_ino for file in folder.glob("*.distcp")}
     cluster(monkeypatch)
-    write_buckets_on(CLUSTER, job, plan_of(job), ignore)
+    write_import_on(CLUSTER, job, plan_of(job), ignore)
     now = {file.name: file.stat().st_ino for file in folder.glob("*.distcp")}
     assert 0 < len(first) < len(now)
     assert {name: now[name] for name in first} == first
@@ -99,15 +131,15 @@ def test_a_bad_source_is_no_reason_for_a_retry(job: ImportJob, tmp_path: Path, m
     weights.write_bytes(weights.read_bytes()[:-5000])
     cluster(monkeypatch)
     with pytest.raises(InputError, match="task"):
-        write_buckets_on(CLUSTER, moved, plan, ignore)
+        write_import_on(CLUSTER, moved, plan, ignore)
 
 
 def test_another_model_at_the_same_place_sweeps_what_was_left(job: ImportJob, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = cluster(monkeypatch)
-    write_buckets_on(CLUSTER, job, plan_of(job), ignore)
+    write_import_on(CLUSTER, job, plan_of(job), ignore)
     (buckets_dir(job).with_suffix(".array")).mkdir()
     other = job.model_copy(update={"id": "2" * 64})
-    write_buckets_on(CLUSTER, other, plan_of(other), ignore)
+    write_import_on(CLUSTER, other, plan_of(other), ignore)
     assert not buckets_dir(job).exists()
     assert not buckets_dir(job).with_suffix(".array").exists()
     assert len(calls) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pamp_pipelines.conversion import export_work, gather
+from pamp_pipelines.conversion import export_buckets, export_work, gather
 from pamp_pipelines.conversion.job import ExportJob
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import EventLog
@@ -21,7 +21,7 @@ NEVER = 10**6
 
 @pytest.fixture
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_work, "_BUCKET_BYTES", 30_000)
+    monkeypatch.setattr(export_buckets, "_BUCKET_BYTES", 30_000)
 
 
 @pytest.fixture

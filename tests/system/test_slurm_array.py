@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from pamp_pipelines.conversion.exporter import export_hf
 from pamp_pipelines.conversion.importer import import_hf
-from pamp_pipelines.conversion.job import plain_import_job
+from pamp_pipelines.conversion.job import plain_export_job, plain_import_job
 from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import load_catalog
@@ -191,7 +192,12 @@ def write_model(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def test_an_array_writes_the_files_of_an_import(slurm: SlurmCluster, tmp_path: Path) -> None:
+def seen_on(events: list[Event]) -> list[str]:
+    """Launchers that jobs were submitted to."""
+    return [event.data["launcher"] for event in events if event.kind == "submitted"]
+
+
+def test_an_array_writes_the_weights_of_an_import_and_of_an_export(slurm: SlurmCluster, tmp_path: Path) -> None:
     write_model(source := tmp_path / "source")
     seen: list[Event] = []
     jobs = [plain_import_job(source, tmp_path / name) for name in ("here", "there")]
@@ -200,7 +206,11 @@ def test_an_array_writes_the_files_of_an_import(slurm: SlurmCluster, tmp_path: P
     files = [bytes_of(tmp_path / name / "checkpoint/release") for name in ("here", "there")]
     assert files[0] == files[1]
     assert len(files[0]) >= 4  # three buckets, and the index
-    submitted = [event.data["launcher"] for event in seen if event.kind == "submitted"]
-    assert submitted == ["slurm"]
+    assert seen_on(seen) == ["slurm"]
+    exported = export_hf(plain_export_job(tmp_path / "there", tmp_path / "back"), seen.append, profile=PROFILE)
+    original, back = (load_file(folder / "model.safetensors") for folder in (source, exported.path))
+    assert original.keys() == back.keys()
+    assert all(np.array_equal(original[name], back[name]) for name in original)
+    assert seen_on(seen) == ["slurm", "slurm"]
     assert not [path.name for path in tmp_path.iterdir() if path.suffix in (".buckets", ".array")]
     assert slurm.jobs() == []

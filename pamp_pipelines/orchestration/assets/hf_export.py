@@ -1,6 +1,7 @@
 """`hf_export`: a checkpoint as a Hugging Face model."""
 
 import dagster as dg
+from pydantic import Field
 
 from pamp_pipelines.conversion.job import STAGE_VERSION
 from pamp_pipelines.declarations.catalog import Catalog
@@ -19,6 +20,16 @@ from pamp_pipelines.verification.loss import loss_job
 from pamp_pipelines.verification.stages import export_and_verify
 
 
+class Exporting(dg.Config):
+    """Settings of one launch."""
+
+    profile: str | None = Field(
+        default=None,
+        description="Where the weights are written: the name of a compute profile in resources/. A cluster's makes an "
+        "array job of nodes x processes_per_node tasks. Default: processes of this machine.",
+    )
+
+
 def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
     @dg.asset(
         partitions_def=checkpoints,
@@ -32,7 +43,7 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         code_version=str(STAGE_VERSION),
         metadata=code_references(catalog, "model", "training_config"),
     )
-    def hf_export(context: dg.AssetExecutionContext, pamp: ProjectResource) -> dg.MaterializeResult:
+    def hf_export(context: dg.AssetExecutionContext, config: Exporting, pamp: ProjectResource) -> dg.MaterializeResult:
         """A checkpoint as a Hugging Face directory: `config.json`, safetensors, tokenizer, model card.
 
         `AutoModelForCausalLM.from_pretrained` opens it. Its loss is compared with Megatron's validation loss.
@@ -40,7 +51,8 @@ def hf_export_asset(catalog: Catalog) -> dg.AssetsDefinition:
         with stage(context, "hf_export") as on_event:
             key = CheckpointKey.parse(context.partition_key)
             job, loss = export_job(pamp.catalog, pamp.lake, key), loss_job(pamp.lake, key)
-            artifact = export_and_verify(job, loss, on_event)
+            profile = pamp.catalog.profile(config.profile) if config.profile else None
+            artifact = export_and_verify(job, loss, on_event, profile=profile)
             keep_within_budget(pamp.catalog, pamp.lake, key, on_event)
             return result(artifact)
 
