@@ -417,6 +417,23 @@ def test_events_are_described_with_the_telling_values_first() -> None:
     assert describe(event).split("  ", 1)[1].split() == ["iteration=7", "loss=2", "grad_norm=0.1235"]
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            {"gigabytes_per_second": 0.5, "seconds_left": 3.2},
+            "progress   import [########............]  40%  1.00 of 2.50 GB  0.50 GB/s  0:03 left  file=x",
+        ),
+        ({"seconds_left": 4000.0}, "import [########............]  40%  1.00 of 2.50 GB  1:06:40 left  file=x"),
+        ({}, "[########............]  40%  1.00 of 2.50 GB  file=x"),
+        ({"done_bytes": 0, "total_bytes": 0}, "[####################] 100%  0.00 of 0.00 GB  file=x"),
+    ],
+)
+def test_a_conversion_shows_a_bar_its_speed_and_the_time_left(data: dict[str, Any], words: str) -> None:
+    moved = {"stage": "import", "done_bytes": 10**9, "total_bytes": 25 * 10**8, "file": "x", **data}
+    assert describe(Event(time=0, kind="progress", data=moved)).endswith(words)
+
+
 def test_the_leaderboard_shows_the_telling_metric_of_each_task() -> None:
     keys = {"model": "m", "training_config": "c", "step": "10", "tokens_seen": "2048"}
     scores = {"ppl/text/byte_perplexity": "2.5", "ppl/text/word_perplexity": "12.34567", "math/rows/exact_match": ""}

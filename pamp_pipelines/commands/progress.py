@@ -17,6 +17,7 @@ _PLAIN_INTERVAL_S = 5.0
 _PASSING = ("progress", "metric")
 _FIRST = ("asset", "partition", "stage", "run", "iteration", "iterations", "loss", "lr")
 _MOST = 9
+_BAR = 20
 _HIDDEN = {"policy", "validation", "consumed_samples", "content", "tokenizer_sha256"}
 
 
@@ -70,8 +71,30 @@ def describe(event: Event) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.time))
     if event.kind == "warning" and "message" in data:
         return f"{clock} warning: {data['message']}"
+    bar = _bar(data)
     ordered = [*(key for key in _FIRST if key in data), *(key for key in data if key not in _FIRST)]
-    return f"{clock} {event.kind:<10} " + "  ".join(f"{key}={_value(data[key])}" for key in ordered[:_MOST])
+    return f"{clock} {event.kind:<10} {bar}" + "  ".join(f"{key}={_value(data[key])}" for key in ordered[:_MOST])
+
+
+def _bar(data: dict[str, Any]) -> str:
+    """How far a conversion is, taken out of the event's data: a bar, bytes, speed, time left. Else empty."""
+    if not {"done_bytes", "total_bytes"} <= data.keys():
+        return ""
+    done, total = int(data.pop("done_bytes")), int(data.pop("total_bytes"))
+    share = done / total if total else 1.0
+    bar = f"[{'#' * int(share * _BAR):.<{_BAR}}] {share:4.0%}"
+    parts = [f"{data.pop('stage', '')} {bar}  {done / 1e9:.2f} of {total / 1e9:.2f} GB"]
+    if (speed := data.pop("gigabytes_per_second", None)) is not None:
+        parts.append(f"{speed:.2f} GB/s")
+    if (seconds := data.pop("seconds_left", None)) is not None:
+        parts.append(f"{_left(seconds)} left")
+    return "  ".join(parts) + "  "
+
+
+def _left(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _value(value: Any) -> str:
