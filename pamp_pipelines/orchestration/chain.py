@@ -49,7 +49,7 @@ def select(catalog: Catalog, asset: str) -> Selection:
     if evaluation:
         catalog.evaluation(evaluation)
         return Selection(stage, (evaluation,))
-    return Selection(stage, tuple(catalog.evaluations) if stage == "eval_scores" else ())
+    return Selection(stage, tuple(catalog.names("evaluation")) if stage == "eval_scores" else ())
 
 
 def partitions_of(catalog: Catalog, lake: Lake, stage: str, left_out: LeftOut | None = None) -> list[str | None]:

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.declarations.usable import usable_catalog
 from pamp_pipelines.errors import DeclarationError
 from pamp_pipelines.orchestration.assets import eval_scores
 from pamp_pipelines.orchestration.build import build_definitions
+from pamp_pipelines.orchestration.chain import select
 from pamp_pipelines.orchestration.materialize import materialize
 from pamp_pipelines.project import Project
 
@@ -189,5 +191,7 @@ def test_what_is_broken_is_told_where_the_declarations_are_shown(own_project: Pr
     assert "scratch.yaml:1: from_scrach: unknown field" in (models.description or "")
     assert "sums.yaml:1: taks: unknown field" in (sums.description or "")
     assert sums.automation_condition is None
+    # nor is it passed over where all evaluations are asked for, or reindexed
+    assert select(usable_catalog(own_project)[0], "eval_scores").evaluations == ("perplexity", "sums")
     assert models.partitions_def is not None
     assert "scratch" in models.partitions_def.get_partition_keys()
