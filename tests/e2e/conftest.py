@@ -25,6 +25,7 @@ from pamp_pipelines.project import Project
 TOKEN = "PAMP_TEST_TOKEN"
 NO_TAGS: Mapping[str, str] = {}
 START_S, STOP_S, RUN_S = 300, 60, 900
+ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 LAUNCH = """
 mutation Launch($params: ExecutionParams!) {
@@ -148,7 +149,7 @@ class DagsterDev:
         deadline = time.monotonic() + RUN_S
         while time.monotonic() < deadline:
             run = self.query(RUN, id=run_id)["runOrError"]
-            if run["status"] in {"SUCCESS", "FAILURE", "CANCELED"}:
+            if run["status"] in ENDED:
                 return run
             time.sleep(0.5)
         raise AssertionError(f"run {run_id} did not end in {RUN_S} s:\n{self.log.read_text()[-3000:]}")
@@ -218,18 +219,41 @@ class DagsterDev:
         loaded = self.query(mutation)["reloadRepositoryLocation"]["locationOrLoadError"]
         assert loaded["__typename"] == "RepositoryLocation", loaded
 
-    def backfill(self, asset: str, partitions: list[str]) -> None:
-        """Launch a backfill of chosen partitions, and wait until they are filled."""
+    def backfill(self, asset: str, partitions: list[str]) -> list[dict[str, Any]]:
+        """Launch a backfill of chosen partitions; returns its runs, one for each, all successful."""
         params = {"assetSelection": [{"path": asset.split("/")}], "partitionNames": partitions}
         launched = self.query(BACKFILL, params=params)["launchPartitionBackfill"]
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
-        self.until(lambda: set(partitions) <= self.filled(asset), f"{asset} is not filled")
         query = """
             query Backfill($id: String!) {
-              partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { numPartitions runs { runId } } }
+              partitionBackfillOrError(backfillId: $id) {
+                ... on PartitionBackfill { numPartitions runs { runId status stepStats { startTime endTime } } }
+              }
             }"""
-        backfill = self.query(query, id=launched["backfillId"])["partitionBackfillOrError"]
-        assert (backfill["numPartitions"], len(backfill["runs"])) == (len(partitions), len(partitions))
+
+        def look() -> dict[str, Any]:
+            return self.query(query, id=launched["backfillId"])["partitionBackfillOrError"]  # type: ignore[no-any-return]
+
+        def all_ended() -> bool:
+            runs = look()["runs"]
+            return len(runs) == len(partitions) and {run["status"] for run in runs} <= ENDED
+
+        self.until(all_ended, f"the backfill of {asset} goes on")
+        backfill = look()
+        assert backfill["numPartitions"] == len(partitions)
+        assert {run["status"] for run in backfill["runs"]} == {"SUCCESS"}
+        return list(backfill["runs"])
+
+    def runs(self, tag: str, value: str) -> list[dict[str, Any]]:
+        """Runs with a tag, the newest first: job, status, and the assets that were asked for."""
+        query = """
+            query Runs($filter: RunsFilter!) {
+              runsOrError(filter: $filter) {
+                ... on Runs { results { runId pipelineName status assetSelection { path } } }
+              }
+            }"""
+        found = self.query(query, filter={"tags": [{"key": tag, "value": value}]})["runsOrError"]["results"]
+        return list(found)
 
     def kill(self) -> None:
         """``kill -9`` of everything that is Dagster, as when the machine's memory runs out; workers are left to die."""
