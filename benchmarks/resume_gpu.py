@@ -2,9 +2,9 @@
 
     python benchmarks/resume_gpu.py OUTPUT.json [CASE ...]
 
-A small model trains for twelve iterations at one go, and once more, killed with SIGKILL after the eighth, which resumes
-from the save at the sixth. Losses, gradient norms and the SHA-256 over every tensor of the last checkpoint, weights and
-optimizer state, have to be equal.
+A small model trains for 100 iterations at one go, and once more, killed with SIGKILL when its save at the twentieth has
+been announced, which resumes from the newest one. Losses, gradient norms and the SHA-256 over every tensor of the last
+checkpoint, weights and optimizer state, have to be equal.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from pamp_pipelines.training.resolve import train_job
 from pamp_pipelines.training.run import train
 
 MODEL = "llama-small-shape"
-STEPS, KILLED_AT = 12, 8
+STEPS, SAVED = 100, 20
 SHAPES[MODEL] = llama(256, 512, 2, 4, 64, num_key_value_heads=2, vocab_size=2304)
 _BASE: dict[str, Any] = {
     "sequence_length": 256,
@@ -37,7 +37,8 @@ _BASE: dict[str, Any] = {
     "global_batch_size": 8,
     "micro_batch_size": 2,
     "optimizer": {"lr": 1e-3, "warmup_iterations": 2},
-    "checkpoint": {"interval": 6},
+    "checkpoint": {"interval": SAVED},
+    "evaluation": {"steps": [SAVED]},
     "validation": {"interval": STEPS},
     "determinism": "exact",
 }
@@ -51,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tf32": {"precision": "tf32"},
     "fp32": {"precision": "fp32"},
     "half of the optimizer on the host": {"offload": {"optimizer": 0.5}},
-    "asynchronous saves": {"checkpoint": {"interval": 6, "asynchronous": True}},
+    "asynchronous saves": {"checkpoint": {"interval": SAVED, "asynchronous": True}},
 }
 
 
@@ -60,7 +61,7 @@ def killed_once(job: TrainJob) -> Artifact:
 
     def kill(event: Event) -> None:
         handle = read_handle(job.run_dir)
-        if event.kind == "metric" and event.data["iteration"] >= KILLED_AT and handle is not None:
+        if event.kind == "checkpoint" and event.data["step"] == SAVED and handle is not None:
             kill_leftovers(handle.token)
 
     with contextlib.suppress(WorkerFailed):
