@@ -43,7 +43,7 @@ def train(
 
     require(not (fresh and take_over), "--fresh begins a version, --take-over goes on with one")
     found = discover(project)
-    with progress():
+    with progress() as on_event:
         job = train_job(
             open_catalog(found),
             open_lake(found),
@@ -54,6 +54,7 @@ def train(
             take_over=take_over,
             overrides=overrides,
             claim=not dry_run,
+            on_event=on_event,
         )
     if dry_run:
         from pamp_pipelines.training.run import preview

@@ -139,7 +139,7 @@ def export_job(catalog: Catalog, lake: Lake, key: CheckpointKey, dtype: DTypeNam
     file = lake.kept_record(key)
     if not file.is_file():
         raise MissingInput("checkpoint", str(key))
-    record = read_manifest(file)
+    record = read_manifest(file, "Put the record back from a copy.")
     if record.location is None:
         raise InputError(f"{file}: has no location; materialise the training run again")
     imported = [ref.id for ref in record.inputs if ref.kind == IMPORT_KIND]

@@ -43,7 +43,10 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
     """
     export = _export(lake, key)
     run = lake.version_dir(key.model, key.training_config, key.version)
-    training = read_job(run / "job.json")
+    try:
+        training = read_job(run / "job.json")
+    except InputError as error:
+        raise InputError(f"{error}\nScores of {key} need what it says of the run: put it back from a copy.") from None
     subject = Subject(
         directory=export.path,
         content=export.content,

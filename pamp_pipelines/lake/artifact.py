@@ -43,8 +43,12 @@ class Artifact:
         return sum(f.bytes for f in self.manifest.files)
 
 
-def read_manifest(file: Path) -> Manifest:
+def read_manifest(file: Path, remedy: str | None = None) -> Manifest:
     """Parse a manifest file.
+
+    Args:
+        file: to read.
+        remedy: what to do about a damaged one, where that is not to make the artifact again.
 
     Raises:
         InputError: absent, not JSON, or not a manifest; names the file.
@@ -56,12 +60,11 @@ def read_manifest(file: Path) -> Manifest:
     except ValidationError as error:
         fields = [f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg'].lower()}" for e in error.errors()]
         listed = "; ".join(fields[:3]) + (f"; and {len(fields) - 3} more" if len(fields) > 3 else "")
-        raise InputError(
-            f"{file}: not a manifest of pamp_pipelines ({listed}). If it is another program's, name another folder; "
-            "otherwise delete the artifact and make it again."
-        ) from None
+        otherwise = "If it is another program's, name another folder; otherwise delete the artifact and make it again."
+        raise InputError(f"{file}: not a manifest of pamp_pipelines ({listed}). {remedy or otherwise}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not a readable manifest ({error}). Delete the artifact and make it again.") from None
+        otherwise = "Delete the artifact and make it again."
+        raise InputError(f"{file}: not a readable manifest ({error}). {remedy or otherwise}") from None
 
 
 def verify_files(root: Path, manifest: Manifest, verify: Verify = "size") -> None:

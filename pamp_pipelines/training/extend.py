@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.artifact import Artifact, read_artifact
+from pamp_pipelines.errors import InputError, VerificationFailed
+from pamp_pipelines.lake.artifact import Artifact, verify_files
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
-from pamp_pipelines.lake.manifest import MANIFEST, artifact_id
+from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.training.checkpoints import TRACKER
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.metrics import read_metrics
@@ -33,40 +33,55 @@ OVERRIDES = "overrides"
 
 
 def find_shorter(
-    versions: Iterable[Path], parameters: dict[str, Any], inputs: list[str], stage_version: int
+    finished: Iterable[Artifact], parameters: dict[str, Any], inputs: list[str], stage_version: int
 ) -> Path | None:
     """The longest finished run that is the beginning of another one.
 
     Args:
-        versions: directories of versions of the same model and training config.
+        finished: versions of the same model and training config.
         parameters: resolved, of the other run; None is found without a declared horizon.
         inputs: content of its inputs.
         stage_version: of the training stage.
+
+    Raises:
+        VerificationFailed: files of the longest are damaged, so that it cannot be gone on with.
     """
     if "horizon" not in parameters:
         return None
     shorter = {
-        artifact.manifest.declaration["resolved"]["iterations"]: artifact.path
-        for artifact in _shorter(versions, parameters, inputs, stage_version, _OF_THE_LENGTH)
+        artifact.manifest.declaration["resolved"]["iterations"]: artifact
+        for artifact in _shorter(finished, parameters, inputs, stage_version, _OF_THE_LENGTH)
     }
-    return shorter[max(shorter)] if shorter else None
+    return _whole(shorter[max(shorter)]).path if shorter else None
+
+
+def _whole(artifact: Artifact) -> Artifact:
+    try:
+        verify_files(artifact.path, artifact.manifest)
+    except VerificationFailed as error:
+        damage = "\n".join(str(error).splitlines()[:-1])  # the last line is about artifacts that can be made again
+        raise VerificationFailed(
+            f"{damage}\n{artifact.path}: the run to go on with is damaged. Put what is damaged back from a copy, or "
+            "train the whole length from its beginning with `pamp train MODEL CONFIG --fresh`."
+        ) from None
+    return artifact
 
 
 def require_extendable(
-    versions: Iterable[Path], parameters: dict[str, Any], inputs: list[str], stage_version: int
+    finished: Iterable[Artifact], parameters: dict[str, Any], inputs: list[str], stage_version: int
 ) -> None:
     """Refuse a run that is a finished one but for its length, where it could not go on with that one.
 
     Runs for which something was set (``--set``) do not count: they are trials.
 
     Args:
-        versions, parameters, inputs, stage_version: as of ``find_shorter``.
+        finished, parameters, inputs, stage_version: as of ``find_shorter``.
 
     Raises:
         InputError: names the finished run, why it cannot be gone on with, and what can be done.
     """
     refused: dict[int, str] = {}
-    for artifact in _shorter(versions, parameters, inputs, stage_version, (*_OF_THE_LENGTH, "horizon")):
+    for artifact in _shorter(finished, parameters, inputs, stage_version, (*_OF_THE_LENGTH, "horizon")):
         theirs = artifact.manifest.declaration["resolved"]
         reasons = _reasons(theirs, parameters)
         if not reasons:
@@ -99,13 +114,14 @@ def _reasons(finished: dict[str, Any], longer: dict[str, Any]) -> list[str]:
 
 
 def _shorter(
-    versions: Iterable[Path], parameters: dict[str, Any], inputs: list[str], stage_version: int, differ: tuple[str, ...]
+    finished: Iterable[Artifact],
+    parameters: dict[str, Any],
+    inputs: list[str],
+    stage_version: int,
+    differ: tuple[str, ...],
 ) -> Iterator[Artifact]:
     """Finished runs with fewer iterations that differ from the parameters in nothing but the names of ``differ``."""
-    for directory in versions:
-        artifact = _finished(directory)
-        if artifact is None:
-            continue
+    for artifact in finished:
         theirs = artifact.manifest.declaration.get("resolved", {})
         begun = {name: value for name, value in parameters.items() if name not in differ}
         begun |= {name: theirs[name] for name in differ if name in theirs}
@@ -113,10 +129,6 @@ def _shorter(
         same = artifact.manifest.id == artifact_id(KIND, stage_version, inputs, begun)
         if same and begun.get("iterations", parameters["iterations"]) < parameters["iterations"]:
             yield artifact
-
-
-def _finished(directory: Path) -> Artifact | None:
-    return read_artifact(directory) if (directory / MANIFEST).is_file() else None
 
 
 def seed(job: TrainJob, warn: Callable[[str], None]) -> None:

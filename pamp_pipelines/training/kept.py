@@ -32,6 +32,10 @@ from pamp_pipelines.training.saved import Saved
 
 KIND = "checkpoint"
 STAGE_VERSION = 2
+_REPAIR = (
+    "Put the record back from a copy. Without one: a run that goes on writes it anew while it has the checkpoint; "
+    "otherwise delete the record, and the checkpoint is kept no more."
+)
 
 
 def record_path(run_dir: Path, step: int) -> Path:
@@ -50,9 +54,10 @@ def read_record(run_dir: Path, step: int) -> Manifest:
     Raises:
         InputError: no such record, or it is not readable.
     """
-    manifest = read_manifest(record_path(run_dir, step))
+    record = record_path(run_dir, step)
+    manifest = read_manifest(record, _REPAIR)
     if manifest.location is None:
-        raise InputError(f"{record_path(run_dir, step)}: names no location; delete the record and train again.")
+        raise InputError(f"{record}: names no location. {_REPAIR}")
     return manifest.model_copy(update={"location": os.path.normpath(run_dir / manifest.location)})
 
 

@@ -16,6 +16,7 @@ from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.declarations.training_identity import decides_weights, kept_steps
 from pamp_pipelines.errors import InputError, MissingInput
 from pamp_pipelines.lake.artifact import Artifact, find, require_passed
+from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.lake.staging import here
@@ -25,7 +26,7 @@ from pamp_pipelines.training.blend import weighted_shards, within_limits
 from pamp_pipelines.training.extend import OVERRIDES, find_shorter, require_extendable
 from pamp_pipelines.training.job import HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
-from pamp_pipelines.training.lineage import follows
+from pamp_pipelines.training.lineage import finished_versions, follows
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides, require_free
 from pamp_pipelines.training.requirements import require_devices
@@ -64,6 +65,7 @@ def train_job(
     overrides: Sequence[str] = (),
     claim: bool = True,
     take_over: bool = False,
+    on_event: OnEvent = ignore,
 ) -> TrainJob:
     """Resolve a declared pair, with its finished inputs, into a job.
 
@@ -76,10 +78,12 @@ def train_job(
         overrides: ``key=value`` with dotted keys, over the declared training config; they change the identity.
         claim: make the version's directory; False for a dry run.
         take_over: of a remote lake: go on with an unfinished version that another working directory began.
+        on_event: gets a warning for each earlier version whose manifest is damaged; it is passed over.
 
     Raises:
         MissingInput: shards or the converted model are not there; names the partition as the UI does.
-        VerificationFailed: an input failed a check that blocks, or its files are damaged.
+        VerificationFailed: an input failed a check that blocks, or its files or those of the run to go on with are
+            damaged.
         InputError: the pair is not declared, or does not fit the model, the profile or its devices; names file and
             field. Or it is a finished run made longer, which cannot go on (``extend.require_extendable``).
     """
@@ -101,12 +105,28 @@ def train_job(
     resolved = within_limits(declared, tokens, file)
     parameters = resolved_parameters(resolved)
     id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
-    if claim and not fresh:
-        _require_extendable(lake, model, config, inputs, parameters, id)
+    finished = list(finished_versions(lake, model, config, on_event))
+    # unless there is a version of this length already
+    if claim and not fresh and id not in map(version_id, _versions(lake, model, config)):
+        contents = [artifact.content for artifact in inputs.all]
+        require_extendable([artifact for _, artifact in finished], parameters, contents, STAGE_VERSION)
     version = select_version(lake, model, config, id, fresh=fresh, claim=claim, take_over=take_over)
     try:
         return _job(
-            catalog, lake, model, config, version, fresh, declared, overrides, resolved, compute, inputs, parameters, id
+            catalog,
+            lake,
+            model,
+            config,
+            version,
+            fresh,
+            declared,
+            overrides,
+            resolved,
+            compute,
+            inputs,
+            parameters,
+            id,
+            finished,
         )
     except ValidationError as error:
         problems = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
@@ -161,6 +181,7 @@ def _job(
     inputs: Inputs,
     parameters: dict[str, Any],
     id: str,
+    finished: Sequence[tuple[int, Artifact]],
 ) -> TrainJob:
     template = here(inputs.initial.path / "hf_template")
     hf_config = load_hf_config(template)
@@ -192,7 +213,7 @@ def _job(
         sequence_length=declared.sequence_length,
         iterations=declared.train_iterations,
         horizon=declared.horizon_iterations,
-        extends=None if fresh else _shorter(lake, model, config, version, inputs, parameters),
+        extends=None if fresh else _shorter(finished, version, inputs, parameters),
         global_batch_size=declared.global_batch_size,
         micro_batch_size=declared.micro_batch_size,
         optimizer=declared.optimizer,
@@ -222,7 +243,7 @@ def _job(
             "resolved": parameters,
             # tokens that were declared and do not fill a global batch
             "remainder_tokens": remainders,
-            **follows(lake, model, config, version),
+            **follows(finished, version),
             **({OVERRIDES: list(overrides)} if overrides else {}),
         },
         profile=compute,
@@ -230,19 +251,10 @@ def _job(
 
 
 def _shorter(
-    lake: Lake, model: str, config: str, version: int, inputs: Inputs, parameters: dict[str, Any]
+    finished: Sequence[tuple[int, Artifact]], version: int, inputs: Inputs, parameters: dict[str, Any]
 ) -> Path | None:
-    directories = [directory for directory in _versions(lake, model, config) if directory.name != f"v{version:04d}"]
-    return find_shorter(directories, parameters, [artifact.content for artifact in inputs.all], STAGE_VERSION)
-
-
-def _require_extendable(
-    lake: Lake, model: str, config: str, inputs: Inputs, parameters: dict[str, Any], id: str
-) -> None:
-    """``extend.require_extendable``, unless there is a version of this length already."""
-    directories = _versions(lake, model, config)
-    if id not in map(version_id, directories):
-        require_extendable(directories, parameters, [artifact.content for artifact in inputs.all], STAGE_VERSION)
+    others = [artifact for number, artifact in finished if number != version]
+    return find_shorter(others, parameters, [artifact.content for artifact in inputs.all], STAGE_VERSION)
 
 
 def _versions(lake: Lake, model: str, config: str) -> list[Path]:

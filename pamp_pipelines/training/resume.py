@@ -71,7 +71,14 @@ def require_same_run(job: TrainJob) -> None:
     file = job.run_dir / "job.json"
     if not file.is_file() or not Saved(job.checkpoints_dir).steps():
         return
-    if found := changes(read_job(file), job):
+    try:
+        before = read_job(file)
+    except InputError as error:
+        raise ResumeRefused(
+            f"{error}\nIt says which run the checkpoints of {job.run_dir} are of. Put it back from a copy, or begin a "
+            "new version (`pamp train … --fresh`)."
+        ) from None
+    if found := changes(before, job):
         raise ResumeRefused(
             f"{job.run_dir}: its checkpoints are of another run: {'; '.join(found)}. Take the change back to resume, "
             "or begin a new version (`pamp train … --fresh`)."

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pamp_pipelines.conversion.checksums import damaged_payload
 from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import write_text
@@ -138,12 +139,33 @@ class _Keeper:
     def begin(self) -> None:
         """Step 0 of an import, and what earlier attempts left."""
         job = self.job
-        source = next((ref for ref in job.inputs if ref.kind == "megatron_checkpoint"), None)
-        if job.pretrained_checkpoint and source and 0 not in recorded_steps(job.run_dir):
-            record_import(job, job.pretrained_checkpoint / "release", source)
+        if 0 not in recorded_steps(job.run_dir):
+            self._record_import()
+        for step in recorded_steps(job.run_dir):
+            self._require_readable(step)
         for step in recorded_steps(job.run_dir):
             self._announce(step)
         self.catch_up()
+
+    def _record_import(self) -> bool:
+        """False for a run from random weights."""
+        source = next((ref for ref in self.job.inputs if ref.kind == "megatron_checkpoint"), None)
+        if self.job.pretrained_checkpoint is None or source is None:
+            return False
+        record_import(self.job, self.job.pretrained_checkpoint / "release", source)
+        return True
+
+    def _require_readable(self, step: int) -> None:
+        """Write a damaged record anew, where the checkpoint is here and whole."""
+        saved = Saved(self.job.checkpoints_dir)
+        try:
+            read_record(self.job.run_dir, step)
+        except InputError:
+            if saved.complete(step) and damaged_payload(saved.dir(step)) is None:
+                record_saved(self.job, step)
+            elif step or not self._record_import():
+                raise
+            self._warn(f"{record_path(self.job.run_dir, step)}: was damaged, and is written anew from the checkpoint")
 
     def on_worker_event(self, event: Event) -> None:
         if event.kind != "checkpoint":

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.mirror import mirror_of
 from pamp_pipelines.lake.staging import obtainable, stage
 from pamp_pipelines.training.job import TrainJob
@@ -30,7 +31,11 @@ def fetch_resume_point(job: TrainJob, warn: Callable[[str], None]) -> int | None
     if mirror_of(job.run_dir) is None or Saved(job.checkpoints_dir).steps():
         return None
     for step in reversed(recorded_steps(job.run_dir)):
-        record = read_record(job.run_dir, step)
+        try:
+            record = read_record(job.run_dir, step)
+        except InputError as error:
+            warn(f"passed over: {error}")
+            continue
         # step 0 of an import has no files of its own
         if record.files and obtainable(job.run_dir, record):
             stage(job.run_dir, record)

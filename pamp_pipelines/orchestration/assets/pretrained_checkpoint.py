@@ -103,7 +103,9 @@ def pretrained_checkpoint_asset(catalog: Catalog, partitions: Partitions) -> dg.
         with stage(context, "pretrained_checkpoint", on_checkpoint, resumes=True) as on_event:
             pamp.catalog.require_pair(model, name)
             fresh = config.mode is Mode.fresh and not continues_a_version(context)
-            job = train_job(pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh)
+            job = train_job(
+                pamp.catalog, pamp.lake, model, name, profile=config.profile, fresh=fresh, on_event=on_event
+            )
             profile_name = config.profile or pamp.catalog.training_config(name).profile
             tag_run(context, {"version": job.run_dir.name, "profile": profile_name})
             with within(context, config.max_hours, job.profile) as profile, following(job.run_dir / "logs"):

@@ -136,6 +136,43 @@ def _flip_a_bit(file, step=6):
     file.write_bytes(data)
 
 
+def test_a_damaged_record_is_written_anew_from_its_checkpoint(bench):
+    job = bench.job()
+    bench.plan(at=7, do="die")
+    with pytest.raises(WorkerFailed):
+        bench.train(job)
+    record = job.run_dir / "kept/0000005.json"
+    before = json.loads(record.read_text())
+    record.write_text("{")
+    bench.train(job)
+    assert any(f"{record}: was damaged" in data["message"] for data in bench.said("warning"))
+    after = json.loads(record.read_text())
+    assert [after[key] for key in ("id", "content", "files", "stats")] == [
+        before[key] for key in ("id", "content", "files", "stats")
+    ]
+
+
+def test_a_damaged_record_without_its_checkpoint_says_what_to_do(bench):
+    job = bench.job()
+    bench.plan(at=7, do="die")
+    with pytest.raises(WorkerFailed):
+        bench.train(job)
+    (job.run_dir / "kept/0000005.json").write_text("{")
+    shutil.rmtree(job.checkpoints_dir / "iter_0000005")
+    with pytest.raises(InputError, match=r"0000005.json: not a readable manifest .* a copy\. .* delete the record"):
+        bench.train(job)
+
+
+def test_a_damaged_job_file_says_what_to_do(bench):
+    job = bench.job()
+    bench.plan(at=7, do="die")
+    with pytest.raises(WorkerFailed):
+        bench.train(job)
+    (job.run_dir / "job.json").write_text("{")
+    with pytest.raises(InputError, match=r"(?s)job.json: not a training job.* from a copy, or .*--fresh"):
+        bench.train(job)
+
+
 def test_without_any_complete_checkpoint_the_run_starts_again_loudly(bench):
     bench.plan(at=3, do="die")
     with pytest.raises(WorkerFailed):
@@ -218,6 +255,20 @@ def test_step_0_of_an_import_points_to_the_import(bench, checkpoint):
     record = json.loads((job.run_dir / "kept/0000000.json").read_text())
     assert [ref["kind"] for ref in record["inputs"]] == ["megatron_checkpoint"]
     assert not Path(record["location"]).is_absolute()
+
+
+def test_a_damaged_record_of_step_0_is_written_anew(bench, checkpoint):
+    imported = bench.root / "lake/checkpoints/model/cccc/checkpoint"
+    checkpoint(imported / "release")
+    job = bench.job(pretrained_checkpoint=imported)
+    bench.plan(at=7, do="die")
+    with pytest.raises(WorkerFailed):
+        bench.train(job)
+    record = job.run_dir / "kept/0000000.json"
+    before = json.loads(record.read_text())
+    record.write_text("{")
+    bench.train(job)
+    assert json.loads(record.read_text())["content"] == before["content"]
 
 
 def test_a_record_that_cannot_be_written_yet_ends_no_training(bench, monkeypatch):

@@ -65,6 +65,24 @@ def test_damage_is_told_with_what_helps(run_dir: Path, file: str) -> None:
         assert "delete" not in str(caught.value)
 
 
+@pytest.mark.parametrize("file", ["metrics.jsonl", "kept/0000010.json", "checkpoints/iter_0000010/__0_0.distcp"])
+def test_a_cut_file_does_not_make_the_run_unfinished(run_dir: Path, file: str) -> None:
+    (run_dir / file).write_bytes((run_dir / file).read_bytes()[:-1])
+    with pytest.raises(VerificationFailed, match=r"(?s)bytes, the manifest says.*from a copy, or .*--fresh"):
+        find_finished(run_dir, "i")
+
+
+def test_a_damaged_record_beside_those_of_the_manifest_is_told(run_dir: Path) -> None:
+    record_path(run_dir, 5).write_text("{")
+    with pytest.raises(VerificationFailed, match=r"(?s)0000005.json: not a readable manifest.*--fresh"):
+        find_finished(run_dir, "i")
+
+
+def test_a_run_with_a_damaged_manifest_is_not_finished(run_dir: Path) -> None:
+    (run_dir / MANIFEST).write_text("{")
+    assert find_finished(run_dir, "i") is None
+
+
 def test_what_was_compared_is_not_read_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_finished(run_dir, "i")
     monkeypatch.setattr("pamp_pipelines.lake.integrity.sha256_file", lambda file: pytest.fail(f"{file} was read"))

@@ -16,7 +16,7 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import Checkpointing, EvaluationCadence, Parallelism, TrainingConfig
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.lake.artifact import read_manifest
-from pamp_pipelines.lake.manifest import CheckResult, Manifest
+from pamp_pipelines.lake.manifest import CheckResult, FileEntry, Manifest
 from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import utc_now
 from pamp_pipelines.lake.store import CheckpointKey, Lake
@@ -164,10 +164,12 @@ def test_a_run_ends_where_a_corpus_is_exhausted_or_does_not_begin(catalog, lake)
 def finish():
     """Writes the manifest of a job, as at its end."""
 
-    def write(job):
+    def write(job, *names):
+        sizes = {name: (job.run_dir / name).stat().st_size for name in names}
+        files = tuple(FileEntry(path=name, bytes=size, sha256="0" * 64) for name, size in sizes.items())
         manifest = Manifest(
             kind=KIND, id=job.id, content="0" * 64, created=utc_now(), inputs=job.inputs, declaration=job.declaration,
-            producer=producer(), files=(), stats={}, checks=(),
+            producer=producer(), files=files, stats={}, checks=(),
         )  # fmt: skip
         (job.run_dir / "manifest.json").write_text(manifest.model_dump_json())
 
@@ -196,6 +198,34 @@ def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake, finish)
     assert job(12).extends is None, "one that was begun anew goes on by itself"
     with pytest.raises(ValueError, match="horizon: 8 is less than the 12 of the run"):
         TrainingConfig.model_validate(catalog.training_configs["both"].model_dump() | {"iterations": 12, "horizon": 8})
+
+
+def test_damage_of_another_version_is_named_and_passed_over(catalog, lake, finish):
+    def job(length, on_event=lambda event: None):
+        declared = changed(catalog, "both", iterations=length, horizon=16)
+        return train_job(declared, lake, "scratch", "both", on_event=on_event)
+
+    first, events = job(4), []
+    finish(first)
+    second = job(6)
+    (second.run_dir / "manifest.json").write_text("{")
+    longer = job(8, events.append)
+    assert [str(second.run_dir / "manifest.json") in event.data["message"] for event in events] == [True]
+    assert longer.declaration["follows"]["version"] == first.run_dir.name
+    assert longer.extends == first.run_dir
+    assert job(12).declaration["follows"]["version"] == first.run_dir.name
+
+
+def test_a_damaged_run_is_not_gone_on_with(catalog, lake, finish):
+    declared = changed(catalog, "both", iterations=4, horizon=16)
+    first = train_job(declared, lake, "scratch", "both")
+    (first.run_dir / "metrics.jsonl").write_text("{}")
+    finish(first, "metrics.jsonl")
+    (first.run_dir / "metrics.jsonl").unlink()
+    declared = changed(catalog, "both", iterations=8, horizon=16)
+    with pytest.raises(VerificationFailed, match=r"(?s)metrics.jsonl: missing\n.*v0001: the run to go on .*--fresh"):
+        train_job(declared, lake, "scratch", "both")
+    assert train_job(declared, lake, "scratch", "both", fresh=True).extends is None
 
 
 @pytest.mark.parametrize(
