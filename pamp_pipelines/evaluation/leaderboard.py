@@ -38,13 +38,13 @@ def build_leaderboard(lake: Lake, on_event: OnEvent = ignore, output: Path | Non
 
     Args:
         lake: the lake.
-        on_event: gets started, finished, and a warning for each scores file that cannot be read.
+        on_event: gets started, finished, and a warning for each scores file and each run's log that cannot be read.
         output: folder of the artifact; default: the lake's reports.
     """
     if output is not None:
         require_own_folder(output, KIND)
     artifacts = list(lake.artifacts(SCORES_KIND))
-    runs = training_runs(lake)
+    runs = training_runs(lake, on_event)
     id = _identity(artifacts, runs)
     final = output or lake.reports_dir
     with lock(final):
@@ -119,14 +119,33 @@ def read_headlines(folder: Path) -> list[Headline]:
     return headlines(pq.read_table(file).to_pylist()) if file.is_file() else []
 
 
-def training_runs(lake: Lake) -> dict[str, Path]:
-    """Version directories that have logged metrics, by ``model · config`` (and version, from the second on)."""
+def training_runs(lake: Lake, on_event: OnEvent = ignore) -> dict[str, Path]:
+    """Version directories that have logged metrics, by ``model · config`` (and version, from the second on).
+
+    One whose log cannot be read is passed over, which a ``warning`` tells; a folder of another name is no version.
+    """
     runs = {}
     for file in sorted((lake.root / "runs").glob(f"*/*/v*/{METRICS}")):
         version, config, model = file.parts[-2], file.parts[-3], file.parts[-4]
+        if not version[1:].isdecimal():
+            continue
+        if problem := _unreadable(file):
+            on_event(event("warning", message=f"{file}: passed over, since it cannot be read ({problem})"))
+            continue
         suffix = "" if version == "v0001" else f" · v{int(version[1:])}"
         runs[f"{model} · {config}{suffix}"] = file.parent
     return runs
+
+
+def _unreadable(file: Path) -> str | None:
+    if file.exists() and not file.is_file():
+        return "it is no file"  # not opened: a pipe would wait for its writer
+    try:
+        with file.open("rb") as stream:
+            stream.read(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def loss_curves(run: Path) -> dict[str, list[tuple[float, float]]]:

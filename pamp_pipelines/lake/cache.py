@@ -100,9 +100,16 @@ def _remove(unit: Unit) -> None:
 
 
 def _unfinished_jobs(mirror: Mirror) -> str:
-    """The jobs of runs that were begun here and have no manifest, as one text in which paths can be looked for."""
-    jobs = (mirror.root / "runs").glob("*/*/v*/job.json")
-    return "\n".join(job.read_text() for job in jobs if not (job.parent / MANIFEST).is_file())
+    """The jobs of runs that were begun here and have no manifest, as one text in which paths can be looked for.
+
+    One that cannot be read protects nothing: its run cannot go on with it either.
+    """
+    texts = []
+    for job in (mirror.root / "runs").glob("*/*/v*/job.json"):
+        if not (job.parent / MANIFEST).is_file():
+            with contextlib.suppress(OSError):
+                texts.append(job.read_text(errors="replace"))
+    return "\n".join(texts)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from pamp_pipelines.commands.leaderboard import table
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.costs import PRICE, costs
-from pamp_pipelines.evaluation.leaderboard import build_leaderboard, training_runs
+from pamp_pipelines.evaluation.leaderboard import build_leaderboard, leaderboard_id, training_runs
 from pamp_pipelines.lake.store import CheckpointKey
 
 KEY = CheckpointKey("tiny", "poems", 1, 20)
@@ -94,6 +95,23 @@ def test_what_a_checkpoint_cost_stands_beside_each_of_its_scores(trained, monkey
     html = (folder / "index.html").read_text()
     assert ">24.00</td>" in html
     assert html.count("25% share a 13-gram") == 6
+
+
+def test_a_log_that_cannot_be_read_is_named_and_passed_over(trained):
+    for config in ("dangling", "folder", "closed"):
+        shutil.copytree(trained.lake.versions_dir("tiny", "poems"), trained.lake.versions_dir("tiny", config))
+        trained.lake.version_dir("tiny", config, 1).joinpath("metrics.jsonl").unlink()
+    logs = {c: trained.lake.version_dir("tiny", c, 1) / "metrics.jsonl" for c in ("dangling", "folder", "closed")}
+    logs["dangling"].symlink_to("nowhere")
+    logs["folder"].mkdir()
+    logs["closed"].symlink_to(logs["closed"].name)  # as root, permissions close nothing; a circle of links does
+    shutil.copytree(trained.lake.version_dir("tiny", "poems", 1), trained.lake.versions_dir("tiny", "poems") / "vold")
+    events = []
+    build_leaderboard(trained.lake, events.append)
+    warned = [event.data["message"] for event in events if event.kind == "warning"]
+    assert [name for name, log in logs.items() if sum(str(log) in message for message in warned) != 1] == []
+    assert list(training_runs(trained.lake)) == ["tiny · poems"]
+    assert leaderboard_id(trained.lake) == build_leaderboard(trained.lake).id
 
 
 def test_runs_without_timings_have_no_cost(builder):

@@ -270,6 +270,16 @@ def test_what_is_not_published_never_goes(machines: Machines) -> None:
     assert (alone.path / "train.bin").exists()
 
 
+def test_a_job_that_cannot_be_read_keeps_nothing_from_being_trimmed(machines: Machines) -> None:
+    first = machines.mirror("first", budget=10)
+    for version, lost in (("v0001", "nowhere"), ("v0002", "job.json")):
+        run = first.root / "runs/m/c" / version
+        run.mkdir(parents=True)
+        (run / "job.json").symlink_to(lost)
+    export = published(build(first.root / EXPORT, {"model.bin": b"y" * 100}))
+    assert not (export.path / "model.bin").exists()
+
+
 def fetch_once(root: Path, url: str) -> list[str]:
     """What this process had to ask the store for."""
     asked: list[str] = []
