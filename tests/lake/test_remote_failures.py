@@ -14,7 +14,7 @@ import pytest
 from pamp_pipelines.errors import InputError, StorageError, VerificationFailed
 from pamp_pipelines.lake import publication, remote
 from pamp_pipelines.lake.artifact import Artifact, find, read_artifact
-from pamp_pipelines.lake.cache import CacheTooSmall
+from pamp_pipelines.lake.cache import CacheTooSmall, trim
 from pamp_pipelines.lake.catalogue import refresh
 from pamp_pipelines.lake.integrity import require_intact_artifact
 from pamp_pipelines.lake.leases import leasing
@@ -276,8 +276,10 @@ def test_a_job_that_cannot_be_read_keeps_nothing_from_being_trimmed(machines: Ma
         run = first.root / "runs/m/c" / version
         run.mkdir(parents=True)
         (run / "job.json").symlink_to(lost)
-    export = published(build(first.root / EXPORT, {"model.bin": b"y" * 100}))
-    assert not (export.path / "model.bin").exists()
+    with leasing():
+        published(build(first.root / EXPORT, {"model.bin": b"y" * 100}))
+    assert trim(first) == 0
+    assert not (first.root / EXPORT / "model.bin").exists()
 
 
 def fetch_once(root: Path, url: str) -> list[str]:
