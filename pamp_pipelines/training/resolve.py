@@ -33,7 +33,7 @@ from pamp_pipelines.training.requirements import require_devices
 from pamp_pipelines.training.saved import has_weights
 from pamp_pipelines.training.versions import select_version, version_id
 
-STAGE_VERSION = 3
+STAGE_VERSION = 4
 """Bumped when equal inputs and parameters give other weights, or other content."""
 
 
