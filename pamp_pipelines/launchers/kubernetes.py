@@ -14,6 +14,7 @@ from typing import Any
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
 from pamp_pipelines.errors import LauncherError, PampError
 from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.sharing import share
 from pamp_pipelines.launchers.base import EVENTS, Handle, Status, WorkerSpec, read_handle, size_of, write_handle
 from pamp_pipelines.launchers.kubernetes_api import Cluster, call, connect
 from pamp_pipelines.launchers.kubernetes_manifests import LABEL, START
@@ -63,6 +64,7 @@ class KubernetesLauncher:
         workload = choose(cluster, spec)
         workload.objects(spec, token, log_dir, name)  # what cannot be asked for is refused before anything is written
         log_dir.mkdir(parents=True)
+        share(spec.run_dir, log_dir.parent, log_dir)
         handle = Handle(
             launcher="kubernetes",
             token=token,

@@ -5,7 +5,8 @@ meet at. Kubeflow's Trainer makes both of a TrainJob, and of the TrainingRuntime
 is the run's own and not the cluster's `torch-distributed`, whose pods are started again in place up to six times.
 
 Each pod runs one torchrun agent. Its output goes to a file on the lake's volume as well as to the pod's log: logs of
-pods are cut after hours and end with the pod.
+pods are cut after hours and end with the pod. The group may read what is written there,
+whatever the image's umask.
 """
 
 import math
@@ -25,7 +26,7 @@ _KEEP_S = 7 * 24 * 3600
 TRAINER_GROUP, TRAINER_VERSION = "trainer.kubeflow.org", "v1alpha1"
 _NODE = "node"
 """Kubeflow's name for the replicated job and for the container that torchrun runs in (pkg/constants/constants.go)."""
-_TEE = 'mkdir -p "$PET_LOG_DIR" && exec "$@" > >(exec tee -a "$PET_LOG_DIR/worker.log") 2>&1'
+_TEE = 'umask g+rx; mkdir -p "$PET_LOG_DIR" && exec "$@" > >(exec tee -a "$PET_LOG_DIR/worker.log") 2>&1'
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from pamp_pipelines.errors import LauncherError
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.hashing import sha256_file
+from pamp_pipelines.lake.sharing import share
 from pamp_pipelines.launchers import slurm_commands as slurm
 from pamp_pipelines.launchers.base import EVENTS, Handle, Status, WorkerSpec, read_handle, size_of, write_handle
 from pamp_pipelines.launchers.logs import Failure, failure_of_nodes, last_lines
@@ -86,6 +87,7 @@ class SlurmLauncher:
         name = _name(spec.run_dir, token)
         script = batch_script(spec, token, log_dir, name)
         log_dir.mkdir(parents=True)
+        share(spec.run_dir, log_dir.parent, log_dir)
         write_text(log_dir / "job.sh", script)
         details: dict[str, Any] = {
             "name": name,

@@ -41,6 +41,12 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PORTS = (20_000, 12_000)
 """First port and number of ports for the rendezvous: below those that Linux gives to outgoing connections."""
 
+# What the worker writes may be read by the group, whatever the umask of who submitted. srun takes it from SLURM_UMASK,
+# which sbatch has set; Slurm has opened the job's output before.
+_SHARED = """\
+umask g+rx
+export SLURM_UMASK="$(umask)"
+chmod g+r /dev/stdout"""
 _ALONE = 'job="$SLURM_JOB_ID" logs="$all"'
 # SLURM_JOB_ID of one of the tasks is the number of the whole array
 _ARRAY = """\
@@ -112,7 +118,7 @@ def batch_script(spec: WorkerSpec, token: str, log_dir: Path, name: str) -> str:
     options = spec.profile.slurm
     count = nodes(spec)
     lines = ["#!/bin/bash", *_directives(spec, log_dir, name), "", f"all={shlex.quote(str(log_dir))}"]
-    lines += [_ALONE if spec.tasks is None else _ARRAY]
+    lines += [_SHARED, _ALONE if spec.tasks is None else _ARRAY]
     lines += ["restarts=${SLURM_RESTART_COUNT:-0}", 'start="$logs/start$restarts"', 'rm -f "$logs/exit.json"']
     lines += [f'for node in $(seq 0 {count - 1}); do mkdir -p "$start/node$node"; done', _WAIT, ""]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in _environment(spec, token).items()]

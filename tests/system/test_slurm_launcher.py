@@ -77,9 +77,31 @@ def test_ranks_of_two_nodes_meet(slurm: SlurmCluster, bench: Bench) -> None:  # 
     wait_for(lambda: slurm.jobs() == [], LONG, "end of the job in the queue")
 
 
-def test_a_worker_without_torchrun_runs_on_one_node(slurm: SlurmCluster, bench: Bench) -> None:  # noqa: F811
-    module = bench.write("alone", "import os, sys; print('argument', sys.argv[1]); print(os.environ['ANSWER'])")
-    run_worker(module, bench.job, bench.run_dir, profile=profile(), env={"ANSWER": "it's $HOME; `x`\n2"})
+def test_a_worker_without_torchrun_runs_on_one_node_and_the_group_reads_what_it_leaves(
+    slurm: SlurmCluster,
+    bench: Bench,  # noqa: F811
+) -> None:
+    module = bench.write(
+        "alone",
+        """
+    import os, sys
+    print('argument', sys.argv[1])
+    print(os.environ['ANSWER'])
+    os.mkdir('checkpoints')
+    open('checkpoints/weights', 'w').close()
+""",
+    )
+    before = os.umask(0o077)
+    try:
+        run_worker(module, bench.job, bench.run_dir, profile=profile(), env={"ANSWER": "it's $HOME; `x`\n2"})
+    finally:
+        os.umask(before)
+    left = {path.relative_to(bench.run_dir): path for path in bench.run_dir.rglob("*")}
+    assert {Path("checkpoints/weights"), Path("events.jsonl")} & left.keys()
+    assert any(path.name == "batch.log" for path in left)
+    for path in left.values():
+        wanted = 0o050 if path.is_dir() else 0o040
+        assert path.name.startswith(".") or path.stat().st_mode & wanted == wanted, path
     launcher, handle = SlurmLauncher(), read_handle(bench.run_dir)
     text, offset = launcher.logs(handle)
     assert text == f"argument {bench.job}\nit's $HOME; `x`\n2\n"

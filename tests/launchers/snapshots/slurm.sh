@@ -20,6 +20,9 @@
 #SBATCH --mail-user=a@b.org
 
 all=/lake/runs/m/c/v0001/logs/start
+umask g+rx
+export SLURM_UMASK="$(umask)"
+chmod g+r /dev/stdout
 job="$SLURM_JOB_ID" logs="$all"
 restarts=${SLURM_RESTART_COUNT:-0}
 start="$logs/start$restarts"
