@@ -7,7 +7,6 @@ bucket does not show in it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,11 +15,11 @@ from pamp_pipelines.conversion.export_buckets import begin_files, export_buckets
 from pamp_pipelines.conversion.export_plan import ExportPlan
 from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.conversion.plan import ImportPlan
-from pamp_pipelines.conversion.progress import Progress
+from pamp_pipelines.conversion.progress import Progress, Told
 from pamp_pipelines.conversion.stage import Stage
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, WorkerFailed
-from pamp_pipelines.lake.events import Event, EventKind, OnEvent, event
+from pamp_pipelines.lake.events import Event, OnEvent
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.launchers.prepared import prepared, remove, still_runs
 
@@ -57,10 +56,7 @@ class _Heard:
 
     def __init__(self, on_event: OnEvent, stage: Stage, total_bytes: int) -> None:
         self._on_event = on_event
-        self._progress = Progress(self, stage, total_bytes)
-
-    def write(self, kind: EventKind, **data: Any) -> None:
-        self._on_event(event(kind, **data))
+        self._progress = Progress(Told(on_event), stage, total_bytes)
 
     def __call__(self, heard: Event) -> None:
         if heard.kind == "progress":

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pamp_pipelines.lake.events import EventKind
+from pamp_pipelines.lake.events import EventKind, OnEvent, event
 
 _INTERVAL_S = 0.5
 
@@ -15,6 +15,16 @@ class Events(Protocol):
     """Where events go: a worker's log, or whoever listens to several."""
 
     def write(self, kind: EventKind, **data: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Told:
+    """Events of this process, for whoever listens to it."""
+
+    on_event: OnEvent
+
+    def write(self, kind: EventKind, **data: Any) -> None:
+        self.on_event(event(kind, **data))
 
 
 @dataclass

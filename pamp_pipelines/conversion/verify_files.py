@@ -29,10 +29,11 @@ from pamp_pipelines.conversion.hf_source import HFSource, HFTensor, read_source
 from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import plan_import
 from pamp_pipelines.conversion.processes import Report, run_buckets
+from pamp_pipelines.conversion.progress import Progress, Told
 from pamp_pipelines.conversion.tensor_manifest import TensorDigest
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, checkpoint_dir, read_checkpoint
 from pamp_pipelines.errors import InputError, PampError
-from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.manifest import CheckResult
 
 _LISTED = 20
@@ -119,14 +120,8 @@ def _compare(
     pairs = [(item, hf.tensors[item.name], _scale(hf, item, block)) for item in plan.items if item.name in hf.tensors]
     pairs.sort(key=lambda pair: -pair[0].bytes)
     buckets = [CompareBucket(stored.dir, tuple(pairs[i::workers])) for i in range(workers)]
-    done = 0
-
-    def report(count: int) -> None:
-        nonlocal done
-        done += count
-        on_event(event("progress", stage="verify", done_bytes=done, total_bytes=plan.weight_bytes))
-
-    return [tensor for part in run_buckets(compare_bucket, buckets, workers, report) for tensor in part]
+    progress = Progress(Told(on_event), "verify", sum(item.bytes for item, _, _ in pairs))
+    return [tensor for part in run_buckets(compare_bucket, buckets, workers, progress) for tensor in part]
 
 
 def _round_trip(compared: Sequence[ComparedTensor], plan: ExportPlan) -> CheckResult:
@@ -162,6 +157,7 @@ def _compare_tensor(
     expected = fp8.TARGET.safetensors if scale else tensor.dtype
     if item.stored.safetensors != expected:
         reason = f"is {item.stored.name} in the checkpoint, {tensor.dtype} in the source"
+        report(item.bytes)
         return ComparedTensor(item.name, Difference(item.name, 0, (), reason), None)
     comparison, digest = Comparison(item.name), hashlib.sha256()
     for row, ours in rows_in_order(reader, item):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pamp_pipelines.conversion.verify_files import verify_checkpoint_files
+from pamp_pipelines.lake.events import Event
 
 CASES = [(f, t, "bfloat16") for f in ("llama", "mistral", "qwen2", "qwen3") for t in (False, True)]
 CASES += [("llama", False, "float32"), ("qwen2", True, "float16")]
@@ -43,8 +44,12 @@ def test_round_trip(
         assert result[name].dtype == tensor.dtype
         assert torch.equal(result[name], tensor), name
 
-    verdict = verify_checkpoint_files(source, target).checks
+    seen: list[Event] = []
+    verdict = verify_checkpoint_files(source, target, on_event=seen.append).checks
     assert [c.passed for c in verdict] == [True, True, True], verdict
+    last = seen[-1].data
+    assert last["done_bytes"] == last["total_bytes"]
+    assert (last["stage"], last["seconds_left"], last["gigabytes_per_second"] >= 0) == ("verify", 0.0, True)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
