@@ -7,7 +7,7 @@ Per family: a tiny model with random weights is imported, Megatron builds it as 
 A family passes where Megatron's error in bfloat16, against transformers in float32, is at most twice that of
 transformers in bfloat16. Without a GPU the local layers are compared: the script can be tried anywhere.
 
-Without FAMILY all thirteen are run. Each takes an import and four processes, most of whose time is the start of their
+Without FAMILY all fifteen are run. Each takes an import and four processes, most of whose time is the start of their
 libraries; N of them (default 1) run at a time and share the device, two threads each. OUTPUT.json is written anew after
 each family, in the order asked for.
 
@@ -59,9 +59,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"head_dim": 48}),
     "llama-scaled": ("Llama", {"head_dim": 32, "rope_parameters": _LLAMA3, "tie_word_embeddings": True}),
     "mistral": ("Mistral", {"head_dim": 48}),
+    "mistral-window": ("Mistral", {"head_dim": 48, "sliding_window": 21}),
     "qwen2": ("Qwen2", {"head_dim": 48, "tie_word_embeddings": True}),
     "qwen2-yarn": ("Qwen2", {"head_dim": 48, "rope_parameters": _YARN}),
     "qwen3": ("Qwen3", {"head_dim": 48}),
+    "qwen3-window": ("Qwen3", {"head_dim": 48, "use_sliding_window": True, "sliding_window": 21,
+                               "max_window_layers": 2}),
     "mixtral": ("Mixtral", {"head_dim": 48, "num_local_experts": 12}),
     "qwen2_moe": ("Qwen2Moe", {"head_dim": 48, **_EXPERTS, "shared_expert_intermediate_size": 160}),
     "qwen3_moe": ("Qwen3Moe", {"head_dim": 48, **_EXPERTS, "norm_topk_prob": True}),

@@ -26,7 +26,8 @@ A key under `decoder.layers.` is one tensor stacked over all layers where the la
 have experts and some have not, each layer has keys of its own, `decoder.layers.<i>.`. Layers of multi-token prediction
 always have. "TP axis" is the axis that Megatron splits over tensor-parallel ranks, counted without layers and experts.
 Weights stored as 8-bit floats with block scales (`quantization_config` of method `fp8` with `weight_block_size`) are
-dequantised to bfloat16 on import.
+dequantised to bfloat16 on import. A sliding window is trained with as transformers reads it: a token sees itself and
+`sliding_window` - 1 tokens before it. A family without that line has none.
 
 Axes:
 
@@ -50,6 +51,7 @@ def _section(architecture: Architecture) -> str:
         "| checkpoint key | axes | Hugging Face tensors | rows | layers | when | TP axis |",
         "|---|---|---|---|---|---|---|",
         *(_row(entry) for entry in architecture.entries),
+        *([f"\nSliding window: {architecture.window_text}."] if architecture.window_text else []),
     ]
     return "\n".join(lines) + "\n"
 

@@ -77,7 +77,7 @@ def megatron_argv(job: TrainJob, *, cuda: bool) -> list[str]:
 
 
 def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
-    model = megatron_arguments(job.hf_config)
+    model = _model(job)
     return {
         **model,
         # parsed as an integer; the exact one is set in model.py
@@ -96,6 +96,13 @@ def _table(job: TrainJob, *, cuda: bool) -> dict[str, Any]:
         **_telemetry(job),
         **(_on_cuda(job) if cuda else _on_cpu(job)),
     }
+
+
+def _model(job: TrainJob) -> dict[str, Any]:
+    """A window that no sequence is longer than is none: kernels that know no window are faster."""
+    model = megatron_arguments(job.hf_config)
+    idle = () if job.window else ("window_size", "window_attn_skip_freq")
+    return {dest: value for dest, value in model.items() if dest not in idle}
 
 
 def _regularization(job: TrainJob) -> dict[str, Any]:

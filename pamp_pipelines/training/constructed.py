@@ -93,8 +93,15 @@ def _model(model: list[Any], modules: list[Any]) -> Facts:
         "norms": sorted({type(m).__name__ for m in modules if "norm" in type(m).__name__.lower()}),
         "norm_epsilons": sorted({float(m.eps) for m in modules if isinstance(getattr(m, "eps", None), float)}),
         "attention": sorted({type(m.core_attention).__name__ for m in modules if hasattr(m, "core_attention")}),
+        "windows": [_window(module) for module in modules if type(module).__name__ == "TransformerLayer"],
         "sequence_parallel": sorted({m.sequence_parallel for m in modules if hasattr(m, "sequence_parallel")}),
     }
+
+
+def _window(layer: Any) -> tuple[int, int]:
+    """Number of a layer in the whole model, from 1, and how many tokens a token sees there, itself included; 0: all."""
+    left, _ = getattr(layer.self_attention.core_attention, "window_size", None) or (-1, 0)
+    return layer.layer_number, left + 1
 
 
 def _deviation(parameters: dict[str, Any]) -> float | None:

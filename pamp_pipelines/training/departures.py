@@ -21,7 +21,8 @@ def departures(job: TrainJob, facts: Facts) -> list[str]:
 
     A rank may hold none of something (a share of the distributed optimizer without norms): only what is there counts.
     """
-    expected = [*_layout(job, facts), *_arithmetic(job, facts), *_memory(job, facts), *_optimizer(job, facts)]
+    parts = (_layout, _windows, _arithmetic, _memory, _optimizer)
+    expected = [expectation for part in parts for expectation in part(job, facts)]
     return [f"{name}: declared {want}, built {have}" for name, have, want in expected if set(have) - {want}]
 
 
@@ -69,6 +70,13 @@ def _arithmetic(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:
         yield "cross_entropy transformer_engine", fused, job.cross_entropy == "transformer_engine"
     yield "dropout.hidden", facts["dropout"]["hidden"], job.dropout.hidden
     yield "dropout.attention", facts["dropout"]["attention"], job.dropout.attention
+
+
+def _windows(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:
+    window = job.window
+    for layer, tokens in facts["model"]["windows"]:
+        declared = window.tokens if window is not None and window.layers[layer - 1] else 0
+        yield f"sliding window of layer {layer}", [tokens], declared
 
 
 def _memory(job: TrainJob, facts: Facts) -> Iterator[_Expectation]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from pamp_pipelines.conversion.architectures import Window, window_of
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.training_config import (
     Checkpointing,
@@ -174,6 +175,12 @@ class TrainJob(_Plain):
         parallel = self.parallelism
         if self.document_attention == "masked" and parallel.context > 1:
             raise ValueError("document_attention masked cannot be split along the sequence: set parallelism.context 1")
+        # Transformer Engine's exchange of keys and values in a ring knows no window
+        if parallel.context > 1 and (window := self.window):
+            raise ValueError(
+                f"the model's sliding window of {window.tokens} tokens cannot be split along the sequence: set "
+                "parallelism.context 1"
+            )
         if self.document_attention == "masked" and parallel.pipeline > 1 and self.micro_batch_size > 1:
             raise ValueError("document_attention masked with parallelism.pipeline above 1 needs micro_batch_size 1")
         layers = self.hf_config.get("num_hidden_layers", 0)
@@ -187,6 +194,12 @@ class TrainJob(_Plain):
         if relative:
             raise ValueError(f"paths must be absolute: {relative}")
         return self
+
+    @property
+    def window(self) -> Window | None:
+        """The model's sliding window, where a sequence is longer."""
+        window = window_of(self.hf_config)
+        return None if window is None or window.tokens >= self.sequence_length else window
 
     @property
     def data_parallel(self) -> int:

@@ -19,6 +19,7 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import is_layer_window_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from pamp_pipelines.training.latent import use_latent_attention
@@ -29,6 +30,9 @@ class TorchAttention(MegatronModule):
 
     Megatron's own ``DotProductAttention`` repeats the key and value heads and materialises all scores; this is faster
     and gives the same bits as Hugging Face's ``sdpa`` attention. One context-parallel rank only.
+
+    ``window_size`` is that of Transformer Engine's attention: how many tokens before itself a token of this layer sees
+    (-1: all), and how many after.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class TorchAttention(MegatronModule):
         head_width = k_channels or config.kv_channels
         self.scale = 1.0 / math.sqrt(head_width) if softmax_scale is None else softmax_scale
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
+        windowed = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
+        self.window_size = config.window_size if windowed else (-1, 0)
 
     def forward(
         self,
@@ -61,7 +67,8 @@ class TorchAttention(MegatronModule):
         """Context of shape (S, B, N*D) in the dtype of the query.
 
         Args:
-            attention_mask: True where attention is forbidden, broadcastable to (B, N, S, S); None means causal.
+            attention_mask: True where attention is forbidden, broadcastable to (B, N, S, S); None means causal, within
+                the layer's window. A mask that is given says all.
             packed_seq_params: Megatron's, with the bounds of sequences that do not see each other; query, key and
                 value then have no axis B, nor has the context.
         """
@@ -70,6 +77,8 @@ class TorchAttention(MegatronModule):
             parts = zip(*(tensor.split(lengths) for tensor in (query_SBND, key_SBGD, value_SBGD)), strict=True)
             return torch.cat([self(*(part[:, None] for part in sequence), None)[:, 0] for sequence in parts])
         causal = attention_mask is None and (attn_mask_type or self.attn_mask_type) == AttnMaskType.causal
+        if causal and 0 <= self.window_size[0] < query_SBND.size(0) - 1:
+            causal, attention_mask = False, _outside_window_SS(query_SBND, self.window_size[0])
         query_BNSD, key_BGSD, value_BGSD = (t.permute(1, 2, 0, 3) for t in (query_SBND, key_SBGD, value_SBGD))
 
         def attend() -> torch.Tensor:
@@ -96,6 +105,12 @@ class TorchAttention(MegatronModule):
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
         """Nothing: attention has no parameters."""
         return {}
+
+
+def _outside_window_SS(query_SBND: torch.Tensor, before: int) -> torch.Tensor:
+    """True where a key comes after the query's token, or more than ``before`` tokens ahead of it."""
+    seen_SS = torch.ones(query_SBND.size(0), query_SBND.size(0), dtype=torch.bool, device=query_SBND.device)
+    return ~seen_SS.tril().triu(-before)
 
 
 class SequenceParallelNorm(torch.nn.RMSNorm):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pamp_pipelines.conversion.architectures import window_of
 from pamp_pipelines.declarations.training_config import BF16_STATE, Parallelism, TrainingConfig
 from pamp_pipelines.declarations.training_identity import kept_steps
 from pamp_pipelines.training.accelerators import GIB, Accelerator
@@ -209,6 +210,9 @@ def _impossible(
         return f"tensor {parallelism.tensor} does not divide {heads} heads and {groups} key-value heads"
     if int(hf_config["num_hidden_layers"]) % parallelism.pipeline:
         return f"pipeline {parallelism.pipeline} does not divide {hf_config['num_hidden_layers']} layers"
+    window = window_of(hf_config)
+    if parallelism.context > 1 and window is not None and window.tokens < config.sequence_length:
+        return f"context {parallelism.context} cannot split the model's sliding window of {window.tokens} tokens"
     return None
 
 

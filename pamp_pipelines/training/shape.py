@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pamp_pipelines.conversion.architectures import Window, window_of
 from pamp_pipelines.conversion.layout import layout_of
 
 
@@ -23,6 +24,7 @@ class Shape:
         ffn: width of the feed-forward network that a token passes: of all its experts together, where it has several.
         experts: parameters of all routed experts of all layers; 0 in a dense model.
         active_experts: those of them that one token uses.
+        window: the sliding window, and which layers have it; None where none has.
     """
 
     parameters: int
@@ -37,6 +39,7 @@ class Shape:
     ffn: int
     experts: int = 0
     active_experts: int = 0
+    window: Window | None = None
 
     @property
     def multiplied(self) -> int:
@@ -48,6 +51,16 @@ class Shape:
     def in_layers(self) -> int:
         """Parameters outside the embedding and the output layer."""
         return self.parameters - self.embedding * (1 if self.tied else 2)
+
+    def seen(self, sequence_length: int) -> float:
+        """Tokens that a token of a sequence sees, the mean over its tokens, summed over the layers."""
+        every = sequence_length / 2
+        if self.window is None or self.window.tokens >= sequence_length:
+            return self.layers * every
+        windowed = sum(self.window.layers)
+        # before the window is full, half of it
+        within = self.window.tokens * (1 - self.window.tokens / (2 * sequence_length))
+        return (self.layers - windowed) * every + windowed * within
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
@@ -74,6 +87,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         ffn=ffn,
         experts=experts,
         active_experts=active,
+        window=window_of(config),
     )
 
 
@@ -94,6 +108,7 @@ def flops_per_token(shape: Shape, sequence_length: int) -> float:
     """Floating-point operations that training needs for one token, forward and backward; recomputation not counted.
 
     Two for each multiplied parameter forward and twice that backward, and the two products of attention, of which
-    causality masks half (PaLM's model FLOPs, arXiv 2204.02311 appendix B, where attention counts in full).
+    causality masks half (PaLM's model FLOPs, arXiv 2204.02311 appendix B, where attention counts in full) and a sliding
+    window what lies before it.
     """
-    return 6.0 * shape.multiplied + 6.0 * shape.layers * shape.queries * sequence_length
+    return 6.0 * shape.multiplied + 12.0 * shape.queries * shape.seen(sequence_length)

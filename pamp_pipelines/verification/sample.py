@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pamp_pipelines.conversion.architectures import window_of
 from pamp_pipelines.conversion.architectures.rope import rope_of
 from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.errors import InputError
@@ -32,10 +33,11 @@ Le chat dort sur la chaise, während draußen der Regen fällt. 语言模型预�
 
 
 def sample_positions(config: dict[str, Any]) -> int:
-    """How many positions to compare: 64, or enough to pass the original context of a scaled rotary embedding.
+    """How many positions to compare: 64, or enough to pass a sliding window and a scaled rotary embedding's context.
 
-    Scaling changes all positions, but what it is for shows beyond the context it was trained on. Where a forward pass
-    that long would cost more than some seconds, 64 positions have to do, with equal inverse frequencies for the rest.
+    Scaling changes all positions, but what it is for shows beyond the context it was trained on, and a window beyond
+    its tokens. Where a forward pass that long would cost more than some seconds, 64 positions have to do, with equal
+    inverse frequencies for the rest.
 
     Args:
         config: config.json of the model that is run, i.e. with as many layers as are compared.
@@ -43,9 +45,11 @@ def sample_positions(config: dict[str, Any]) -> int:
     limit = int(config.get("max_position_embeddings") or POSITIONS)
     scaling = rope_of(config).scaling
     original = scaling.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    if not isinstance(original, int) or original + POSITIONS > limit:
+    window = window_of(config)
+    ends = [end for end in (original, window and window.tokens) if isinstance(end, int) and end + POSITIONS <= limit]
+    if not ends:
         return min(POSITIONS, limit)
-    wanted = original + POSITIONS
+    wanted = max(ends) + POSITIONS
     layout = layout_of(config)
     sizes = layout.dimensions
     queries = sizes["Q"] if "Q" in sizes else sizes["U"]

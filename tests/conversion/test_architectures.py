@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from pamp_pipelines.conversion.architectures import ARCHITECTURES, architecture_of, megatron_arguments, unsupported
+from pamp_pipelines.conversion.architectures import (
+    ARCHITECTURES,
+    Window,
+    architecture_of,
+    megatron_arguments,
+    unsupported,
+    window_of,
+)
 from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.errors import InputError
 
@@ -136,10 +143,18 @@ def test_a_fractional_rotary_base_is_kept(config_of: Any) -> None:
         ("llama", {"mlp_bias": True}, "mlp_bias is true"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
-        ("mistral", {"sliding_window": 128}, "sliding_window is 128"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 100}, "sliding_window is 100"),
+        ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": "100"}, "sliding_window is '100'"),
+        ("llama", {"layer_types": ["sliding_attention"] * 3}, "runs every layer with full attention"),
+        (
+            "mistral",
+            {"sliding_window": 9, "layer_types": ["full_attention"] * 3},
+            "every layer with its sliding_window",
+        ),
+        ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types holds chunked_attention"),
         ("qwen3", {"attention_bias": True}, "attention_bias is true"),
-        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types names 2 layers"),
+        ("qwen3", {"layer_types": ["full_attention", "full_attention", "sliding_attention"]}, "there is no window"),
     ],
 )
 def test_refusals(family: str, changes: dict[str, Any], words: str, config_of: Any) -> None:
@@ -148,9 +163,47 @@ def test_refusals(family: str, changes: dict[str, Any], words: str, config_of: A
     assert words in problem
 
 
-def test_a_window_that_nothing_reaches_is_no_window(config_of: Any) -> None:
-    assert unsupported(config_of("mistral", sliding_window=512)) == []
-    assert unsupported(config_of("qwen2", use_sliding_window=False, sliding_window=100)) == []
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mistral", {"sliding_window": 512}),
+        ("qwen2", {"use_sliding_window": False, "sliding_window": 100}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 100}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 100, "layer_types": ["full_attention"] * 3}),
+    ],
+)
+def test_a_window_that_nothing_reaches_is_no_window(family: str, changes: dict[str, Any], config_of: Any) -> None:
+    """As long as the context, switched off, or above the last layer: `max_window_layers` is 28 where it is absent."""
+    config = config_of(family, **changes)
+    assert unsupported(config) == []
+    assert window_of(config) is None
+    assert "window_size" not in megatron_arguments(config)
+
+
+def test_a_window_counts_the_token_itself_and_megatrons_does_not(config_of: Any) -> None:
+    everywhere = config_of("mistral", sliding_window=128)
+    assert unsupported(everywhere) == []
+    assert megatron_arguments(everywhere)["window_size"] == "127,0"
+    assert "window_attn_skip_freq" not in megatron_arguments(everywhere)
+    upper = config_of("qwen2", use_sliding_window=True, sliding_window=1, max_window_layers=1)
+    assert unsupported(upper) == []
+    assert megatron_arguments(upper)["window_size"] == "0,0"
+    assert megatron_arguments(upper)["window_attn_skip_freq"] == "[0,1,1]"
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen2_moe", "qwen3"])
+@pytest.mark.parametrize("bound", [None, 0, 1, 4, 9])
+def test_layers_with_a_window_are_those_of_transformers(model_type: str, bound: int | None, config_of: Any) -> None:
+    from transformers import AutoConfig
+
+    named = {} if bound is None else {"max_window_layers": bound}
+    fields = {"num_hidden_layers": 7, "use_sliding_window": True, "sliding_window": 9, **named}
+    kinds = AutoConfig.for_model(model_type, **fields).layer_types
+    config = {"model_type": model_type, "max_position_embeddings": 64, **fields}
+    theirs = tuple(kind == "sliding_attention" for kind in kinds)
+    assert window_of(config) == (Window(9, theirs) if any(theirs) else None)
+    # written out, as transformers saves it
+    assert window_of({**config, "layer_types": kinds}) == window_of(config)
 
 
 def test_unknown_architecture_names_those_that_are_known() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 from pamp_pipelines.declarations.megatron_flags import megatron_flags
 from pamp_pipelines.declarations.megatron_owned import OWNED
@@ -106,6 +107,26 @@ def test_what_the_table_sets_is_owned_or_knowingly_open(cuda: bool) -> None:
         ]
     for one in jobs:
         assert table_destinations(one, cuda=cuda) - OWNED.keys() <= TUNABLE
+
+
+WINDOWED = job().hf_config | {"use_sliding_window": True, "sliding_window": 63, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_a_window_is_stated_where_a_sequence_is_longer(cuda: bool) -> None:
+    words = megatron_argv(job(hf_config=WINDOWED), cuda=cuda)
+    assert value(words, "--window-size") == "62,0"
+    assert value(words, "--window-attn-skip-freq") == "[0,1]"
+    assert table_destinations(job(hf_config=WINDOWED), cuda=cuda) - OWNED.keys() <= TUNABLE
+    wide = WINDOWED | {"sliding_window": 64}
+    assert megatron_argv(job(hf_config=wide), cuda=cuda) == megatron_argv(job(), cuda=cuda)
+
+
+def test_a_window_cannot_be_split_along_the_sequence() -> None:
+    split = {"parallelism": {"context": 2}}
+    with pytest.raises(ValidationError, match="sliding window of 63 tokens cannot be split along the sequence"):
+        job(hf_config=WINDOWED, **split)
+    assert job(hf_config=WINDOWED | {"sliding_window": 64}, **split).window is None
 
 
 def test_an_asynchronous_save_is_not_switched_off_by_a_default() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pamp_pipelines.conversion.architectures import Window
 from pamp_pipelines.declarations.training_config import Offload, Parallelism
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.training.accelerators import GIB, accelerator, recognise
@@ -122,6 +124,13 @@ def test_a_save_holds_weights_and_all_state_in_float32() -> None:
 @pytest.mark.parametrize(("config", "tokens_per_second", "tflops"), [(LLAMA_1B, 63_800, 524), (LLAMA_8B, 11_378, 549)])
 def test_work_of_a_token(config: dict[str, Any], tokens_per_second: float, tflops: float) -> None:
     assert flops_per_token(shape_of(config), 4096) * tokens_per_second / 1e12 == pytest.approx(tflops, rel=0.002)
+
+
+def test_a_token_works_for_those_in_its_window() -> None:
+    counted = sum(min(token + 1, 512) for token in range(4096)) / 4096
+    shape = replace(shape_of(LLAMA_8B), window=Window(512, (True,) * 8 + (False,) * 24))
+    assert shape.seen(4096) == pytest.approx(8 * counted + 24 * 4097 / 2, rel=0.002)
+    assert shape.seen(512) == shape_of(LLAMA_8B).seen(512) == 32 * 256
 
 
 def test_sizes_of_a_mixture_count_what_a_token_uses() -> None:

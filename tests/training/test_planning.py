@@ -28,7 +28,9 @@ LLAMA_8B = {
 }
 
 
-def forecast(gpus: int, gpu: str = "H200", price: float | None = None, **changes: Any) -> Plan:
+def forecast(
+    gpus: int, gpu: str = "H200", price: float | None = None, model: dict[str, Any] | None = None, **changes: Any
+) -> Plan:
     fields: dict[str, Any] = {
         "corpora": {"a": 1},
         "sequence_length": 4096,
@@ -40,7 +42,7 @@ def forecast(gpus: int, gpu: str = "H200", price: float | None = None, **changes
         "evaluation": {"every": 50},
     }
     config = TrainingConfig.model_validate(fields | changes)
-    return plan(LLAMA_8B, config, gpus=gpus, accelerator=accelerator(gpu), price_per_gpu_hour=price)
+    return plan(model or LLAMA_8B, config, gpus=gpus, accelerator=accelerator(gpu), price_per_gpu_hour=price)
 
 
 def test_a_model_that_does_not_fit_on_one_gpu_is_refused_with_every_part() -> None:
@@ -86,6 +88,16 @@ def test_a_layout_that_cannot_be_is_named() -> None:
     found = forecast(6, global_batch_size=60, parallelism={"tensor": 4})
     assert found.declared is None
     assert "tensor x pipeline x context = 4 does not divide 6 GPUs" in found.refusals[0]
+
+
+def test_a_sliding_window_saves_time_and_cannot_be_split() -> None:
+    mistral = LLAMA_8B | {"architectures": ["MistralForCausalLM"], "max_position_embeddings": 32768}
+    full, windowed = (forecast(8, model=mistral | {"sliding_window": tokens}) for tokens in (None, 256))
+    assert windowed.refusals == ()
+    assert 0.8 * full.seconds < windowed.seconds < full.seconds
+    found = forecast(8, model=mistral | {"sliding_window": 256}, parallelism={"context": 2})
+    assert found.declared is None
+    assert "context 2 cannot split the model's sliding window of 256 tokens" in found.refusals[0]
 
 
 def test_an_arithmetic_that_the_gpu_lacks_is_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pamp_pipelines.training.arguments import table_destinations
-from tests.training.test_arguments import job
+from tests.training.test_arguments import WINDOWED, job
 
 TESTS = Path(__file__).parents[1]
 
@@ -32,7 +32,7 @@ def test_every_row_names_tests_that_exist(page: str, at_least: int) -> None:
 
 def test_the_effect_of_every_argument_of_the_table_is_seen_somewhere() -> None:
     jobs = [job(), job(precision="fp16"), job(recompute="full"), job(pretrained_checkpoint=Path("/import"))]
-    jobs.append(job(checkpoint={"interval": 5, "asynchronous": True}))
+    jobs += [job(checkpoint={"interval": 5, "asynchronous": True}), job(hf_config=WINDOWED)]
     cuda = [job(precision="fp8_blockwise"), job(state_precision="bf16")]
     cuda.append(job(offload={"optimizer": 1.0, "activation_layers": 1}))
     table = set().union(

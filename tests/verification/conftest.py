@@ -109,8 +109,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "DeepseekV3", 3210.0, tied=False, q_lora_rank=None, n_routed_experts=9, num_experts_per_tok=4, n_group=1,
         topk_group=1, n_shared_experts=3, first_k_dense_replace=1, routed_scaling_factor=2.446, **_LATENT,
     ),
+    "mistral-window": _family("Mistral", 3465.0, tied=False, sliding_window=7, head_dim=14),
+    "mixtral-window": _family("Mixtral", 5423.0, tied=False, head_dim=14, sliding_window=9, num_local_experts=5),
+    "qwen2-window": _family(
+        "Qwen2", 23465.0, tied=True, head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1
+    ),
+    "qwen2_moe-window": _family(
+        "Qwen2Moe", 8756.0, tied=False, head_dim=10, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+        shared_expert_intermediate_size=36, use_sliding_window=True, sliding_window=11, max_window_layers=3,
+    ),
+    "qwen3-window": _family(
+        "Qwen3", 9867.0, tied=False, head_dim=12, use_sliding_window=True, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "qwen3_moe-window": _family(
+        "Qwen3Moe", 6978.0, tied=True, head_dim=12, num_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+        norm_topk_prob=True, use_sliding_window=True, sliding_window=8,
+    ),
 }  # fmt: skip
 """config.json of each; hidden / heads is 8."""
+
+WINDOWED = tuple(family for family, config in FAMILIES.items() if config.get("sliding_window"))
+"""Their windows are a few tokens wide."""
 
 SIZED_BY_HEADS = ("llama-linear", "qwen2-yarn")
 """Those without head_dim, as most releases are: their queries are as wide as the model."""
@@ -307,8 +327,16 @@ def verdicts(
         return ParityCase(name=name, **{**fields, **changes})
 
     bias = "decoder.layers.self_attention.linear_qkv.bias"
+
+    def other_window(family: str, tokens: int) -> ParityCase:
+        name, model = f"{family}, {tokens}", models[family]
+        template = with_config(model, root / name.replace(", ", "-"), lambda c: c.update(sliding_window=tokens))
+        return case(name, model, template=template)
+
+    windows = {family: FAMILIES[family]["sliding_window"] for family in WINDOWED}
     cases = [
         *(case(family, model) for family, model in models.items()),
+        *(other_window(family, tokens + step) for family, tokens in windows.items() for step in (-1, 1)),
         case("first 2 layers", llama, layers=2),
         case(
             "rotary base",

@@ -9,7 +9,7 @@ import pytest
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.verification.compare import LOGITS
 from pamp_pipelines.verification.construction import CONSTRUCTION
-from tests.verification.conftest import FAMILIES, RANDOM, WITH_WRONG_TABLES
+from tests.verification.conftest import FAMILIES, RANDOM, WINDOWED, WITH_WRONG_TABLES
 from tests.verification.wrong_tables import wrong_tables
 
 Verdicts = dict[str, dict[str, CheckResult]]
@@ -47,6 +47,17 @@ def test_random_settings_hold_each_kind_of_scaling() -> None:
 
 def test_positions_beyond_the_original_context_are_compared(verdicts: Verdicts) -> None:
     assert verdicts["llama-scaled"][LOGITS].metadata["positions"] == 32 + 64
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_a_window_of_one_token_more_or_less_is_seen(verdicts: Verdicts, family: str) -> None:
+    """So the window is that of transformers to the token, in the layers that have it there."""
+    others = {name: checks[LOGITS] for name, checks in verdicts.items() if name.startswith(f"{family}, ")}
+    assert len(others) == 2
+    for name, logits in others.items():
+        assert logits.metadata["positions"] >= 64, name
+        assert not logits.passed, name
+        assert logits.metadata["max_abs_diff"] > 1e-2, name
 
 
 def test_the_first_layers_alone_can_be_compared(verdicts: Verdicts) -> None:

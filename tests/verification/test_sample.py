@@ -27,6 +27,9 @@ LLAMA3 = {
 }
 
 
+MISTRAL = {"model_type": "mistral", "num_key_value_heads": 2}
+
+
 def test_real_text_where_there_is_a_tokenizer() -> None:
     from tokenizers import Tokenizer
 
@@ -62,7 +65,12 @@ def test_more_positions_than_the_text_has_are_filled_up() -> None:
         ({"rope_parameters": LLAMA3, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336}, 64),
         ({"rope_parameters": LLAMA3, "vocab_size": 128256}, 64),
         ({"rope_parameters": LLAMA3, "max_position_embeddings": 8192}, 64),
+        ({**MISTRAL, "sliding_window": 100}, 100 + 64),
+        ({**MISTRAL, "sliding_window": None}, 64),
+        ({**MISTRAL, "sliding_window": 100, "max_position_embeddings": 150}, 64),
     ],
 )
-def test_positions_pass_the_original_context_where_that_is_cheap(changes: dict[str, Any], positions: int) -> None:
+def test_positions_pass_window_and_original_context_where_that_is_cheap(
+    changes: dict[str, Any], positions: int
+) -> None:
     assert sample_positions({**CONFIG, **changes}) == positions

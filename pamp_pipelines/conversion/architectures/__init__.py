@@ -21,6 +21,7 @@ from pamp_pipelines.conversion.architectures.table import (
     Source,
     Value,
     When,
+    Window,
     tied,
 )
 from pamp_pipelines.errors import InputError
@@ -47,10 +48,12 @@ __all__ = [
     "Source",
     "Value",
     "When",
+    "Window",
     "architecture_of",
     "megatron_arguments",
     "tied",
     "unsupported",
+    "window_of",
 ]
 
 
@@ -82,3 +85,8 @@ def megatron_arguments(config: Config) -> dict[str, Value]:
 def unsupported(config: Config) -> list[str]:
     """What Megatron's training loop cannot represent of this model, one sentence each; empty where it can train it."""
     return architecture_of(config).unsupported(config)
+
+
+def window_of(config: Config) -> Window | None:
+    """The sliding window of this config.json; None where every token sees all tokens before it."""
+    return architecture_of(config).window(config)

@@ -18,6 +18,7 @@ from pamp_pipelines.conversion.architectures.table import (
     number,
     tied,
 )
+from pamp_pipelines.conversion.architectures.window import NO_WINDOW, WindowRule, window_arguments
 from pamp_pipelines.errors import InputError
 
 _LAYERS = "decoder.layers."
@@ -158,7 +159,7 @@ def dense_dimensions(config: Config, *, kv_heads: int | None = None, head: int |
     }
 
 
-def dense_arguments(config: Config, dimensions: dict[str, int]) -> dict[str, Value]:
+def dense_arguments(config: Config, dimensions: dict[str, int], window: WindowRule = NO_WINDOW) -> dict[str, Value]:
     """Megatron arguments (`dest` names) common to pre-norm decoders with RMSNorm, SwiGLU and rotary embeddings.
 
     Each of them differs from a Megatron default or would silently follow one, so all are stated.
@@ -182,10 +183,11 @@ def dense_arguments(config: Config, dimensions: dict[str, int]) -> dict[str, Val
         "untie_embeddings_and_output_weights": not tied(config),
         "init_method_std": number(config, "initializer_range", 0.02),
         **rope_arguments(config),
+        **window_arguments(window.window(config)),
     }
 
 
-def dense_unsupported(config: Config) -> list[str]:
+def dense_unsupported(config: Config, window: WindowRule = NO_WINDOW) -> list[str]:
     """Refusals common to the dense decoders."""
     problems = rope_unsupported(config)
     activation = config.get("hidden_act", "silu")
@@ -193,9 +195,7 @@ def dense_unsupported(config: Config) -> list[str]:
         problems.append(f"hidden_act is {activation!r}: only silu (SwiGLU) is mapped")
     if config.get("quantization_config") and fp8_blocks(config) is None:
         problems.append("quantization_config is set: convert an unquantised model")
-    if "sliding_attention" in (config.get("layer_types") or ()):
-        problems.append("layer_types holds sliding_attention: Megatron would train with full attention")
-    return problems
+    return problems + window.unsupported(config)
 
 
 def fp8_blocks(config: Config) -> tuple[int, int] | None:
@@ -216,10 +216,3 @@ def biases_unsupported(config: Config, *fields: str) -> list[str]:
         for field in fields
         if config.get(field)
     ]
-
-
-def window_unsupported(config: Config, window: int | None) -> list[str]:
-    """Refuses a sliding window shorter than the context."""
-    if window is None or window >= integer(config, "max_position_embeddings"):
-        return []
-    return [f"sliding_window is {window}: Megatron would train with full attention"]

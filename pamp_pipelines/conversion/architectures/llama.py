@@ -15,9 +15,11 @@ from pamp_pipelines.conversion.architectures.dense import (
     dense_arguments,
     dense_dimensions,
     dense_unsupported,
-    window_unsupported,
 )
 from pamp_pipelines.conversion.architectures.table import Architecture, Config, Value
+from pamp_pipelines.conversion.architectures.window import WindowRule
+
+_MISTRAL_WINDOW = WindowRule("in all layers", lambda config: config.get("sliding_window", 4096))
 
 
 def _llama_arguments(config: Config) -> dict[str, Value]:
@@ -34,11 +36,11 @@ def _mistral_dimensions(config: Config) -> dict[str, int]:
 
 
 def _mistral_arguments(config: Config) -> dict[str, Value]:
-    return dense_arguments(config, _mistral_dimensions(config))
+    return dense_arguments(config, _mistral_dimensions(config), _MISTRAL_WINDOW)
 
 
 def _mistral_unsupported(config: Config) -> list[str]:
-    return dense_unsupported(config) + window_unsupported(config, config.get("sliding_window", 4096))
+    return dense_unsupported(config, _MISTRAL_WINDOW)
 
 
 LLAMA = Architecture(
@@ -63,4 +65,6 @@ MISTRAL = Architecture(
     dimensions=_mistral_dimensions,
     megatron_arguments=_mistral_arguments,
     unsupported=_mistral_unsupported,
+    window=_MISTRAL_WINDOW.window,
+    window_text=_MISTRAL_WINDOW.text,
 )

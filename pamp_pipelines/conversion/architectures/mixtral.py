@@ -13,7 +13,6 @@ from pamp_pipelines.conversion.architectures.dense import (
     dense_arguments,
     dense_dimensions,
     dense_unsupported,
-    window_unsupported,
 )
 from pamp_pipelines.conversion.architectures.moe import (
     EXPERTS_EXTRA_STATES,
@@ -23,7 +22,9 @@ from pamp_pipelines.conversion.architectures.moe import (
     top_one_unsupported,
 )
 from pamp_pipelines.conversion.architectures.table import Architecture, Config, Value, integer, number
+from pamp_pipelines.conversion.architectures.window import WindowRule
 
+_WINDOW = WindowRule("in all layers", lambda config: config.get("sliding_window"))
 _EXPERT = "block_sparse_moe.experts.{expert}."
 
 
@@ -36,12 +37,12 @@ def _dimensions(config: Config) -> dict[str, int]:
 def _arguments(config: Config) -> dict[str, Value]:
     sizes = _dimensions(config)
     epsilon = number(config, "rms_norm_eps", 1e-5)  # the default of MixtralConfig alone
-    return dense_arguments(config, sizes) | expert_arguments(config, sizes, None) | {"layernorm_epsilon": epsilon}
+    experts_too = dense_arguments(config, sizes, _WINDOW) | expert_arguments(config, sizes, None)
+    return experts_too | {"layernorm_epsilon": epsilon}
 
 
 def _unsupported(config: Config) -> list[str]:
-    problems = dense_unsupported(config) + window_unsupported(config, config.get("sliding_window"))
-    return problems + top_one_unsupported(config, pre_softmax=False)
+    return dense_unsupported(config, _WINDOW) + top_one_unsupported(config, pre_softmax=False)
 
 
 MIXTRAL = Architecture(
@@ -56,4 +57,6 @@ MIXTRAL = Architecture(
     dimensions=_dimensions,
     megatron_arguments=_arguments,
     unsupported=_unsupported,
+    window=_WINDOW.window,
+    window_text=_WINDOW.text,
 )

@@ -15,9 +15,9 @@ from pamp_pipelines.conversion.architectures.dense import (
     dense_arguments,
     dense_dimensions,
     dense_unsupported,
-    window_unsupported,
 )
 from pamp_pipelines.conversion.architectures.table import Architecture, Config, Value
+from pamp_pipelines.conversion.architectures.window import UPPER_LAYERS
 
 
 def _dimensions(config: Config) -> dict[str, int]:
@@ -26,16 +26,11 @@ def _dimensions(config: Config) -> dict[str, int]:
 
 
 def _arguments(config: Config) -> dict[str, Value]:
-    return dense_arguments(config, _dimensions(config)) | {"add_qkv_bias": True}
-
-
-def qwen_window(config: Config) -> int | None:
-    """The sliding window in use: Qwen's config names one even where `use_sliding_window` is off."""
-    return config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
+    return dense_arguments(config, _dimensions(config), UPPER_LAYERS) | {"add_qkv_bias": True}
 
 
 def _unsupported(config: Config) -> list[str]:
-    return dense_unsupported(config) + window_unsupported(config, qwen_window(config))
+    return dense_unsupported(config, UPPER_LAYERS)
 
 
 QWEN2 = Architecture(
@@ -48,4 +43,6 @@ QWEN2 = Architecture(
     dimensions=_dimensions,
     megatron_arguments=_arguments,
     unsupported=_unsupported,
+    window=UPPER_LAYERS.window,
+    window_text=UPPER_LAYERS.text,
 )

@@ -17,10 +17,9 @@ from pamp_pipelines.conversion.architectures.dense import (
     dense_arguments,
     dense_dimensions,
     dense_unsupported,
-    window_unsupported,
 )
-from pamp_pipelines.conversion.architectures.qwen2 import qwen_window
 from pamp_pipelines.conversion.architectures.table import Architecture, Config, Value
+from pamp_pipelines.conversion.architectures.window import UPPER_LAYERS
 
 
 def _dimensions(config: Config) -> dict[str, int]:
@@ -29,15 +28,11 @@ def _dimensions(config: Config) -> dict[str, int]:
 
 
 def _arguments(config: Config) -> dict[str, Value]:
-    return dense_arguments(config, _dimensions(config)) | {"qk_layernorm": True}
+    return dense_arguments(config, _dimensions(config), UPPER_LAYERS) | {"qk_layernorm": True}
 
 
 def _unsupported(config: Config) -> list[str]:
-    return (
-        dense_unsupported(config)
-        + biases_unsupported(config, "attention_bias")
-        + window_unsupported(config, qwen_window(config))
-    )
+    return dense_unsupported(config, UPPER_LAYERS) + biases_unsupported(config, "attention_bias")
 
 
 QWEN3 = Architecture(
@@ -50,4 +45,6 @@ QWEN3 = Architecture(
     dimensions=_dimensions,
     megatron_arguments=_arguments,
     unsupported=_unsupported,
+    window=UPPER_LAYERS.window,
+    window_text=UPPER_LAYERS.text,
 )

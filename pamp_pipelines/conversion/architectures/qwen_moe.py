@@ -21,7 +21,6 @@ from pamp_pipelines.conversion.architectures.dense import (
     dense_arguments,
     dense_dimensions,
     dense_unsupported,
-    window_unsupported,
 )
 from pamp_pipelines.conversion.architectures.moe import (
     EXPERTS_EXTRA_STATES,
@@ -33,7 +32,6 @@ from pamp_pipelines.conversion.architectures.moe import (
     shared_experts,
     top_one_unsupported,
 )
-from pamp_pipelines.conversion.architectures.qwen2 import qwen_window
 from pamp_pipelines.conversion.architectures.table import (
     Architecture,
     Config,
@@ -45,8 +43,15 @@ from pamp_pipelines.conversion.architectures.table import (
     count,
     integer,
 )
+from pamp_pipelines.conversion.architectures.window import WindowRule, qwen_window
 
 _EXPERTS = projected_experts()
+_WINDOW2 = WindowRule(
+    "with `use_sliding_window`, in the layers that `layer_types` names, or in layers 0, 2, … below `max_window_layers`",
+    qwen_window,
+    lambda layer, bound: layer % 2 == 0 and layer < bound,
+)
+_WINDOW3 = WindowRule("with `use_sliding_window`, in all layers", qwen_window)
 _BIASED = When("qkv_bias is true", lambda config: bool(config.get("qkv_bias", True)))
 _SHARED_GATE = Entry(
     "decoder.layers.mlp.shared_experts.gate_weight",
@@ -84,9 +89,9 @@ def _pre_softmax(config: Config) -> bool:
     return not config.get("norm_topk_prob", False)
 
 
-def _common(config: Config, sizes: dict[str, int], default_topk: int) -> dict[str, Value]:
+def _common(config: Config, sizes: dict[str, int], default_topk: int, window: WindowRule) -> dict[str, Value]:
     return (
-        dense_arguments(config, sizes)
+        dense_arguments(config, sizes, window)
         | expert_arguments(config, sizes, sparse_layers(config))
         | {
             "moe_router_pre_softmax": _pre_softmax(config),
@@ -97,7 +102,7 @@ def _common(config: Config, sizes: dict[str, int], default_topk: int) -> dict[st
 
 def _arguments2(config: Config) -> dict[str, Value]:
     sizes = _dimensions2(config)
-    return _common(config, sizes, 4) | {
+    return _common(config, sizes, 4, _WINDOW2) | {
         "add_qkv_bias": _BIASED.holds(config),
         "moe_shared_expert_intermediate_size": sizes["S"],
         "moe_shared_expert_gate": True,
@@ -105,16 +110,16 @@ def _arguments2(config: Config) -> dict[str, Value]:
 
 
 def _arguments3(config: Config) -> dict[str, Value]:
-    return _common(config, _dimensions3(config), 8) | {"qk_layernorm": True}
+    return _common(config, _dimensions3(config), 8, _WINDOW3) | {"qk_layernorm": True}
 
 
-def _unsupported(config: Config) -> list[str]:
-    problems = dense_unsupported(config) + window_unsupported(config, qwen_window(config))
-    return problems + top_one_unsupported(config, _pre_softmax(config))
+def _unsupported2(config: Config) -> list[str]:
+    return dense_unsupported(config, _WINDOW2) + top_one_unsupported(config, _pre_softmax(config))
 
 
 def _unsupported3(config: Config) -> list[str]:
-    return _unsupported(config) + biases_unsupported(config, "attention_bias")
+    problems = dense_unsupported(config, _WINDOW3) + top_one_unsupported(config, _pre_softmax(config))
+    return problems + biases_unsupported(config, "attention_bias")
 
 
 QWEN2_MOE = Architecture(
@@ -132,7 +137,9 @@ QWEN2_MOE = Architecture(
     derived=DERIVED,
     dimensions=_dimensions2,
     megatron_arguments=_arguments2,
-    unsupported=_unsupported,
+    unsupported=_unsupported2,
+    window=_WINDOW2.window,
+    window_text=_WINDOW2.text,
     sparse_layers=sparse_layers,
 )
 
@@ -146,5 +153,7 @@ QWEN3_MOE = Architecture(
     dimensions=_dimensions3,
     megatron_arguments=_arguments3,
     unsupported=_unsupported3,
+    window=_WINDOW3.window,
+    window_text=_WINDOW3.text,
     sparse_layers=sparse_layers,
 )

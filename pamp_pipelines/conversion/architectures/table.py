@@ -35,6 +35,14 @@ Value = bool | int | float | str
 """The value of one Megatron argument."""
 
 
+@dataclass(frozen=True)
+class Window:
+    """A sliding window: how many tokens a token sees, itself included, and whether each layer has it."""
+
+    tokens: int
+    layers: tuple[bool, ...]
+
+
 class Op(enum.Enum):
     """How the rows of the sources are arranged in the checkpoint tensor. Closed set; each is a permutation of rows."""
 
@@ -131,6 +139,8 @@ class Architecture:
     unsupported: what Megatron's training loop cannot represent, one sentence each; empty where it can train the model.
     sparse_layers: for each layer, whether it has routed experts; None where all layers are alike: Megatron then stacks
         their tensors, and otherwise gives each layer keys of its own.
+    window: the sliding window; None where every token of every layer sees all tokens before it.
+    window_text: in words, which layers have one.
     """
 
     name: str
@@ -143,6 +153,8 @@ class Architecture:
     unsupported: Callable[[Config], list[str]]
     derived: tuple[str, ...] = ()
     sparse_layers: Callable[[Config], tuple[bool, ...] | None] = lambda _: None
+    window: Callable[[Config], Window | None] = lambda _: None
+    window_text: str = ""
 
     def entries_for(self, config: Config) -> tuple[Entry, ...]:
         """The entries that exist in a model of this config."""

@@ -27,7 +27,11 @@ def job(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> TrainJob:
     folder = tmp_path_factory.mktemp("constructed")
     return trainer.job(
         folder,
-        hf_config={**trainer.job(folder).hf_config, "initializer_range": 0.05},
+        hf_config={
+            **trainer.job(folder).hf_config,
+            **{"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 9},
+            "initializer_range": 0.05,
+        },
         iterations=4,
         # every logged iteration is later than this
         checkpoint={"interval": 100, "minutes": 1e-6},
@@ -73,6 +77,7 @@ def test_every_declared_value_is_in_what_was_built(facts: dict[str, Any]) -> Non
         "norms": ["RMSNorm"],
         "norm_epsilons": [1e-6],
         "attention": ["TorchAttention"],
+        "windows": [[layer, 9] for layer in (1, 2, 3, 4)],
         "sequence_parallel": [False],
     }
     assert facts["parallel"] == {"tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "data": 2}
@@ -143,6 +148,8 @@ def test_what_was_built_otherwise_is_a_departure(facts: dict[str, Any], job: Tra
         ("arithmetic", "fp8", ["hybrid delayed"], "products in fp8: declared none"),
         ("model", "parameter_dtypes", ["float32"], "bfloat16 weights: declared True, built [False]"),
         ("model", "sequence_parallel", [False, True], "parallelism.sequence_parallel: declared False, built [True]"),
+        ("model", "windows", [[1, 9], [2, 9], [3, 0], [4, 9]], "sliding window of layer 3: declared 9, built [0]"),
+        ("model", "windows", [[1, 9], [2, 9], [3, 9], [4, 10]], "sliding window of layer 4: declared 9, built [10]"),
         ("dropout", "hidden", [0.1], "dropout.hidden: declared 0.125, built [0.1]"),
         ("dropout", "attention", [0.0625, 0.1], "dropout.attention"),
         ("offload", "optimizer", True, "offload.optimizer: declared False, built [True]"),
