@@ -8,7 +8,8 @@ differ from an uninterrupted one. And Megatron's full validation takes one sampl
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pamp_pipelines.lake.atomic import fsync_dir, fsync_file
 from pamp_pipelines.lake.hashing import sha256_json
 from pamp_pipelines.tokenization.indexed import IndexedReader
 from pamp_pipelines.training.blend import realised, write_realised
-from pamp_pipelines.training.job import HeldOutShards, TrainJob
+from pamp_pipelines.training.job import DataPhase, HeldOutShards, TrainJob
 from pamp_pipelines.training.loop import validate_at_the_end
 from pamp_pipelines.training.telemetry import Reporter
 from pamp_pipelines.training.windows import HeldOutWindows, share_of_rank
@@ -56,10 +57,16 @@ class DatasetProvider:
         if self.reporter:
             self.reporter.started(args.iteration)
         validate_at_the_end(args, args.iteration)
-        train = _train_dataset(self.job, self.job.ordered_samples)
+        phases = self.job.ordered
+        orders = [_train_dataset(self.job.model_copy(update={"data_seed": p.seed}), p.samples) for p in phases]
         if self.reporter:
             held = [len(IndexedReader(shards.prefix).tokens) for shards in self.job.train]
-            write_realised(self.job, realised(self.job, drawn(train, samples[0]), held))
+            taken = [
+                drawn(order, min(phase.samples, samples[0] - phase.first_sample))
+                for phase, order in zip(phases, orders, strict=True)
+            ]
+            write_realised(self.job, realised(self.job, np.sum(taken, axis=0).tolist(), held))
+        train = orders[0] if len(orders) == 1 else PhasedSamples(orders, phases)
         # other ranks get their batches from the first of their tensor-parallel group
         reads = mpu.get_tensor_model_parallel_rank() == 0
         heldout = self.job.heldout
@@ -139,6 +146,22 @@ def _with_index(final: Path, build: Callable[[Path], Dataset]) -> Dataset:
         fsync_dir(final.parent)
     distributed.barrier()
     return dataset
+
+
+class PhasedSamples(Dataset):
+    """The samples of each data phase, one phase after the other."""
+
+    def __init__(self, orders: Sequence[Dataset], phases: Sequence[DataPhase]) -> None:
+        self.orders = orders
+        self.firsts = [phase.first_sample for phase in phases]
+        self.samples = phases[-1].first_sample + phases[-1].samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Any:
+        phase = bisect_right(self.firsts, index) - 1
+        return self.orders[phase][index - self.firsts[phase]]
 
 
 class _Samples(Dataset):

@@ -1,7 +1,10 @@
-"""Going on with a finished run whose data order and schedule were made for more than it trained: its horizon.
+"""Going on with a finished run.
 
-Any other finished run cannot be made longer: its order of the data ends with it, and a learning rate that has come down
-would stay there. Asking for that is refused, since what would come is a whole training from its beginning.
+Up to its horizon, for which the order of its data and its schedule were made, it goes on as if there had been no end.
+One without a horizon goes on while its learning rate has not come down (constant, or a decay that ends later): a new
+data phase begins, whose samples are shuffled with a seed of its own. Any other finished run cannot be made longer: its
+learning rate would stay where it came to. Asking for that is refused, since what would come is a whole training from
+its beginning.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.errors import InputError, VerificationFailed
 from pamp_pipelines.lake.artifact import Artifact, verify_files
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
+from pamp_pipelines.lake.hashing import sha256_json
 from pamp_pipelines.lake.manifest import artifact_id
 from pamp_pipelines.training.checkpoints import TRACKER
 from pamp_pipelines.training.job import TrainJob
@@ -26,8 +30,8 @@ from pamp_pipelines.training.saved import Saved
 
 _OF_THE_LENGTH = ("iterations", "kept")
 """Resolved parameters in which a run and one that goes on with it differ."""
-_NEVER_OVER = ("constant", "inverse-square-root")
-"""Schedules that no length is too long for."""
+PHASES = "phases"
+"""Resolved parameter of a run of several data phases: first sample, samples and seed of each."""
 OVERRIDES = "overrides"
 """In the declaration of a version: what was set for this one run, where anything was."""
 
@@ -39,20 +43,66 @@ def find_shorter(
 
     Args:
         finished: versions of the same model and training config.
-        parameters: resolved, of the other run; None is found without a declared horizon.
+        parameters: resolved, of the other run; None is found without a declared horizon or data phases.
         inputs: content of its inputs.
         stage_version: of the training stage.
 
     Raises:
         VerificationFailed: files of the longest are damaged, so that it cannot be gone on with.
     """
-    if "horizon" not in parameters:
+    if "horizon" not in parameters and PHASES not in parameters:
         return None
     shorter = {
-        artifact.manifest.declaration["resolved"]["iterations"]: artifact
-        for artifact in _shorter(finished, parameters, inputs, stage_version, _OF_THE_LENGTH)
+        theirs["iterations"]: artifact
+        for artifact in _shorter(finished, parameters, inputs, stage_version, (*_OF_THE_LENGTH, PHASES))
+        if "horizon" in (theirs := artifact.manifest.declaration["resolved"])
+        or _phases(theirs) == parameters[PHASES][:-1]
     }
     return _whole(shorter[max(shorter)]).path if shorter else None
+
+
+def with_phases(
+    finished: Iterable[Artifact],
+    parameters: dict[str, Any],
+    inputs: list[str],
+    stage_version: int,
+    known: Collection[str | None],
+) -> dict[str, Any]:
+    """The parameters, with the data phases of a run without a horizon that goes on with a finished one.
+
+    A run of these parameters that was begun, in one phase or in several, keeps its phases. Otherwise the longest run is
+    gone on with. Runs for which something was set (``--set``) are trials, and not gone on with.
+
+    Args:
+        finished, parameters, inputs, stage_version: as of ``find_shorter``.
+        known: identities of the versions that there are.
+    """
+    if "horizon" in parameters or artifact_id(KIND, stage_version, inputs, parameters) in known:
+        return parameters
+    finished, options = list(finished), {}
+    for artifact in finished:  # what it went on with may be gone or damaged
+        phases = artifact.manifest.declaration.get("resolved", {}).get(PHASES)
+        if artifact.id == artifact_id(KIND, stage_version, inputs, parameters | {PHASES: phases}):
+            return parameters | {PHASES: phases}
+    for artifact in _shorter(finished, parameters, inputs, stage_version, (*_OF_THE_LENGTH, PHASES)):
+        theirs = artifact.manifest.declaration["resolved"]
+        if OVERRIDES not in artifact.manifest.declaration and not _reasons(theirs, parameters):
+            options[theirs["iterations"]] = parameters | {PHASES: [*_phases(theirs), _next_phase(theirs, parameters)]}
+    longest_first = [options[length] for length in sorted(options, reverse=True)]
+    begun = (option for option in longest_first if artifact_id(KIND, stage_version, inputs, option) in known)
+    return next(begun, next(iter(longest_first), parameters))
+
+
+def _phases(run: dict[str, Any]) -> list[list[int]]:
+    """First sample, samples and seed of each data phase of a finished run without a horizon."""
+    whole = [0, run["iterations"] * run["global_batch_size"], run["data_seed"]]
+    return run.get(PHASES, [whole])
+
+
+def _next_phase(finished: dict[str, Any], longer: dict[str, Any]) -> list[int]:
+    first, end = (run["iterations"] * run["global_batch_size"] for run in (finished, longer))
+    seed = int(sha256_json([longer["data_seed"], first])[:8], 16)  # NumPy takes 32 bits
+    return [first, end - first, seed]
 
 
 def _whole(artifact: Artifact) -> Artifact:
@@ -81,7 +131,7 @@ def require_extendable(
         InputError: names the finished run, why it cannot be gone on with, and what can be done.
     """
     refused: dict[int, str] = {}
-    for artifact in _shorter(finished, parameters, inputs, stage_version, (*_OF_THE_LENGTH, "horizon")):
+    for artifact in _shorter(finished, parameters, inputs, stage_version, (*_OF_THE_LENGTH, PHASES, "horizon")):
         theirs = artifact.manifest.declaration["resolved"]
         reasons = _reasons(theirs, parameters)
         if not reasons:
@@ -96,19 +146,20 @@ def require_extendable(
             f"{refused[max(refused)]} Train the whole length from its beginning with `pamp train … --fresh` (in the "
             "launchpad `mode: fresh`), or continue from its weights: export the last checkpoint, declare it as a "
             "model, and give a training config of its own a warm-up and a data_seed. A config that may become longer "
-            "declares `horizon` from the start."
+            "declares `horizon` from the start, or a constant learning rate."
         )
 
 
 def _reasons(finished: dict[str, Any], longer: dict[str, Any]) -> list[str]:
     """Why a finished run cannot be gone on with, by the resolved parameters of both; empty where it can."""
     schedule, length, horizon = finished["optimizer"], finished["iterations"], finished.get("horizon")
-    style, end = schedule["decay_style"], schedule["decay_iterations"] or horizon or length
+    made_for_samples = _phases(finished)[0][1] // finished["global_batch_size"]
+    style, end = schedule["decay_style"], schedule["decay_iterations"] or horizon or made_for_samples
     reasons = []
-    if horizon is None or horizon != longer.get("horizon"):
+    if horizon != longer.get("horizon"):
         made_for = f"a horizon of {horizon} steps" if horizon else "that length"
         reasons.append(f"the order of its data was made for {made_for}")
-    if style not in _NEVER_OVER and end <= length:
+    if style != "constant" and end <= length:
         reasons.append(f"its learning rate came to the end of its decay ({style}) at step {end}")
     return reasons
 

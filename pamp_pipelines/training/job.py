@@ -50,6 +50,16 @@ class HeldOutShards(_Plain):
     prefix: Path
 
 
+class DataPhase(_Plain):
+    """Samples of a run that are drawn in one order."""
+
+    first_sample: NonNegativeInt
+    """Samples of the run before it."""
+    samples: PositiveInt
+    seed: NonNegativeInt
+    """Of their order."""
+
+
 def _nats(loss: float | None) -> str:
     return "none" if loss is None else f"{loss:.6f}"
 
@@ -107,6 +117,9 @@ class TrainJob(_Plain):
     """Optimizer steps of the whole run, counted from its start and not from the last resume."""
     horizon: PositiveInt | None = None
     """Steps that the order of the data and the schedule are made for; None: `iterations`."""
+    phases: tuple[DataPhase, ...] = ()
+    """Of a run that goes on with one whose order of the data had ended: one after the other over all `iterations`. The
+    schedule stays the first one's. Empty: one phase of `data_seed`."""
     extends: Path | None = None
     """Version directory of the finished run that this one goes on with."""
     global_batch_size: PositiveInt
@@ -186,6 +199,11 @@ class TrainJob(_Plain):
         layers = self.hf_config.get("num_hidden_layers", 0)
         if (offloaded := self.offload.activation_layers) and offloaded >= layers:
             raise ValueError(f"offload.activation_layers {offloaded} is not below the {layers} layers of the model")
+        if self.phases:
+            ends = [0, *(phase.first_sample + phase.samples for phase in self.phases)]
+            wanted = self.iterations * self.global_batch_size
+            if self.horizon or [phase.first_sample for phase in self.phases] != ends[:-1] or ends[-1] != wanted:
+                raise ValueError(f"phases {self.phases} are not one after the other up to sample {wanted}")
         late = [step for step in self.cadence if step > self.iterations]
         if late:
             raise ValueError(f"cadence steps {late} lie after the last iteration {self.iterations}")
@@ -215,12 +233,19 @@ class TrainJob(_Plain):
     @property
     def decay_iterations(self) -> int:
         """Iterations after which the learning rate has reached its minimum."""
-        return self.optimizer.decay_iterations or self.horizon or self.iterations
+        return self.optimizer.decay_iterations or self.scheduled_samples // self.global_batch_size
 
     @property
-    def ordered_samples(self) -> int:
-        """Training samples that the order of the data is made for."""
+    def scheduled_samples(self) -> int:
+        """Training samples that the schedule is made for."""
+        if self.phases:
+            return self.phases[0].samples
         return (self.horizon or self.iterations) * self.global_batch_size
+
+    @property
+    def ordered(self) -> tuple[DataPhase, ...]:
+        """The orders of the data, which may be made for more samples than the run takes."""
+        return self.phases or (DataPhase(first_sample=0, samples=self.scheduled_samples, seed=self.data_seed),)
 
     @property
     def checkpoints_dir(self) -> Path:

@@ -33,7 +33,7 @@ def install(job: TrainJob, reporter: Reporter | None) -> None:
 
 
 def _schedule_to_the_horizon(job: TrainJob) -> None:
-    """Let the weight decay's schedule end with the horizon: Megatron lets it end with the run.
+    """Let the weight decay's schedule end with the horizon or the first data phase: Megatron lets it end with the run.
 
     It is constant, so that nothing else depends on its length, but one of another length is not loaded.
     """
@@ -44,7 +44,7 @@ def _schedule_to_the_horizon(job: TrainJob) -> None:
     @functools.wraps(make)
     def make_scheduler(*args: Any, **kwargs: Any) -> Any:
         scheduler = make(*args, **kwargs)
-        scheduler.wd_incr_steps = job.ordered_samples
+        scheduler.wd_incr_steps = job.scheduled_samples
         return scheduler
 
     training.get_optimizer_param_scheduler = make_scheduler

@@ -115,6 +115,7 @@ def stats(job: TrainJob, metrics: Metrics, *, seconds: float, resumed_from: int 
         "mode": job.mode(resumed_from),
         "resumed_from": resumed_from,
         **({"extends": job.extends.name} if job.extends else {}),
+        **({"phases": [phase.model_dump() for phase in job.phases]} if job.phases else {}),
         "world_size": job.world_size,
         "kept_steps": recorded_steps(job.run_dir),
     }

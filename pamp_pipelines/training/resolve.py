@@ -23,8 +23,8 @@ from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.blend import weighted_shards, within_limits
-from pamp_pipelines.training.extend import OVERRIDES, find_shorter, require_extendable
-from pamp_pipelines.training.job import HeldOutShards, TrainJob
+from pamp_pipelines.training.extend import OVERRIDES, PHASES, find_shorter, require_extendable, with_phases
+from pamp_pipelines.training.job import DataPhase, HeldOutShards, TrainJob
 from pamp_pipelines.training.kept import read_intact
 from pamp_pipelines.training.lineage import finished_versions, follows
 from pamp_pipelines.training.outcome import KIND
@@ -104,12 +104,15 @@ def train_job(
     tokens = {corpus: int(artifact.manifest.stats["train"]["tokens"]) for corpus, artifact in inputs.shards.items()}
     resolved = within_limits(declared, tokens, file)
     parameters = resolved_parameters(resolved)
-    id = artifact_id(KIND, STAGE_VERSION, [artifact.content for artifact in inputs.all], parameters)
+    contents = [artifact.content for artifact in inputs.all]
     finished = list(finished_versions(lake, model, config, on_event))
+    runs, known = [artifact for _, artifact in finished], {version_id(d) for d in _versions(lake, model, config)}
+    if not fresh:
+        parameters = with_phases(runs, parameters, contents, STAGE_VERSION, known)
+    id = artifact_id(KIND, STAGE_VERSION, contents, parameters)
     # unless there is a version of this length already
-    if claim and not fresh and id not in map(version_id, _versions(lake, model, config)):
-        contents = [artifact.content for artifact in inputs.all]
-        require_extendable([artifact for _, artifact in finished], parameters, contents, STAGE_VERSION)
+    if claim and not fresh and id not in known and PHASES not in parameters:
+        require_extendable(runs, parameters, contents, STAGE_VERSION)
     version = select_version(lake, model, config, id, fresh=fresh, claim=claim, take_over=take_over)
     try:
         return _job(
@@ -213,6 +216,10 @@ def _job(
         sequence_length=declared.sequence_length,
         iterations=declared.train_iterations,
         horizon=declared.horizon_iterations,
+        phases=tuple(
+            DataPhase(first_sample=first, samples=samples, seed=seed)
+            for first, samples, seed in parameters.get(PHASES, ())
+        ),
         extends=None if fresh else _shorter(finished, version, inputs, parameters),
         global_batch_size=declared.global_batch_size,
         micro_batch_size=declared.micro_batch_size,

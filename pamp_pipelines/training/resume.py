@@ -23,6 +23,7 @@ _FIXED: tuple[tuple[str, Callable[[TrainJob], Any]], ...] = (
     ("global_batch_size", lambda job: job.global_batch_size),
     ("iterations", lambda job: job.iterations),
     ("horizon", lambda job: job.horizon),
+    ("data phases", lambda job: [(phase.first_sample, phase.samples, phase.seed) for phase in job.phases]),
     ("tokenizer (vocabulary size)", lambda job: job.vocab_size),
     ("tokenizer (end-of-document token)", lambda job: job.eod_id),
     ("architecture (config.json)", lambda job: job.hf_config),

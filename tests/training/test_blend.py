@@ -22,7 +22,7 @@ from pamp_pipelines.training.blend import (
     within_limits,
     write_realised,
 )
-from pamp_pipelines.training.job import TrainJob
+from pamp_pipelines.training.job import DataPhase, TrainJob
 
 FILE = Path("assets/training_configs/mix.yaml")
 TOKENS = {"wiki": 1000, "code": 1000}
@@ -124,6 +124,20 @@ def build(job: TrainJob, index: Path, samples: int = 200) -> Any:
 
 
 @pytest.mark.slow
+def test_data_phases_come_one_after_the_other_each_in_its_own_order(job: TrainJob, tmp_path: Path) -> None:
+    from pamp_pipelines.training.data import PhasedSamples
+
+    seeds = {"first": job.data_seed, "second": job.data_seed + 1}
+    orders = [build(job.model_copy(update={"data_seed": s}), tmp_path / name, 100) for name, s in seeds.items()]
+    phases = [DataPhase(first_sample=100 * n, samples=100, seed=s) for n, s in enumerate(seeds.values())]
+    samples = PhasedSamples(orders, phases)
+    assert len(samples) == 200
+    for index in (0, 99, 100, 199):
+        assert np.array_equal(samples[index]["tokens"], orders[index // 100][index % 100]["tokens"])
+    assert any(not np.array_equal(samples[n]["tokens"], samples[100 + n]["tokens"]) for n in range(100))
+
+
+@pytest.mark.slow
 def test_megatron_draws_tokens_by_weight_and_what_it_drew_is_counted(job: TrainJob, tmp_path: Path) -> None:
     from pamp_pipelines.training.data import drawn
 
@@ -195,7 +209,7 @@ def test_packed_samples_attend_within_their_documents_only() -> None:
     assert documents.cu_seqlens_q.tolist() == documents.cu_seqlens_kv.tolist() == [0, 3, 5, 6, 10]
     assert documents.max_seqlen_q == 5
     query_TND, key_TGD, value_TGD = torch.randn(10, 4, 8), torch.randn(10, 2, 8), torch.randn(10, 2, 8)
-    settings = SimpleNamespace(kv_channels=8, attention_dropout=0.0)
+    settings = SimpleNamespace(kv_channels=8, attention_dropout=0.0, window_size=None, window_attn_skip_freq=None)
     from megatron.core.transformer.enums import AttnMaskType
 
     attend = TorchAttention(settings, 1, AttnMaskType.causal, "self")

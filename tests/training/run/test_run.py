@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from dagster import TableMetadataValue
 
 from pamp_pipelines.errors import InputError, RunDiverged, WorkerFailed
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.orchestration.metadata import flatten
+from pamp_pipelines.orchestration.values import to_metadata
 from pamp_pipelines.training import extend, run
 from pamp_pipelines.training.checkpoints import tracked_iteration
 from pamp_pipelines.training.lease import LeaseTaken, lease
@@ -308,6 +311,17 @@ def test_a_longer_run_goes_on_with_a_shorter_one_of_the_same_horizon(bench):
     # what was linked is not shared: the shorter run is as it was
     assert read_artifact(shorter.path, verify="hash").manifest == shorter.manifest
     assert bench.steps() == [5, 8, 10]
+
+
+def test_the_data_phases_of_a_run_are_shown_with_it(bench):
+    shorter = bench.train()
+    phases = [{"first_sample": 0, "samples": 40, "seed": 1}, {"first_sample": 40, "samples": 8, "seed": 9}]
+    longer = bench.job(
+        run_dir=bench.job().run_dir.with_name("v0002"), iterations=12, phases=phases, extends=shorter.path
+    )
+    stats = bench.train(longer).manifest.stats
+    assert (stats["extends"], stats["resumed_from"], stats["phases"]) == ("v0001", 10, phases)
+    assert isinstance(to_metadata(flatten(stats))["phases"], TableMetadataValue)
 
 
 @pytest.mark.parametrize("links", [0, 1, 2])

@@ -23,10 +23,12 @@ from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.project import Project
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.job import tokenize_job
+from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.kept import record_import, record_saved
 from pamp_pipelines.training.outcome import KIND
 from pamp_pipelines.training.overrides import apply_overrides
 from pamp_pipelines.training.resolve import export_job, resolved_parameters, train_job
+from pamp_pipelines.training.resume import ResumeRefused, require_same_run
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +184,7 @@ def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake, finish)
         return train_job(declared, lake, "scratch", "both", **options)
 
     first = job(4, 16)
-    assert (first.extends, first.horizon, first.decay_iterations, first.ordered_samples) == (None, 16, 16, 64)
+    assert (first.extends, first.horizon, first.decay_iterations, first.scheduled_samples) == (None, 16, 16, 64)
     finish(first)
     longer = job(8, 16)
     assert longer.extends == first.run_dir
@@ -198,6 +200,85 @@ def test_a_finished_run_is_gone_on_with_up_to_its_horizon(catalog, lake, finish)
     assert job(12).extends is None, "one that was begun anew goes on by itself"
     with pytest.raises(ValueError, match="horizon: 8 is less than the 12 of the run"):
         TrainingConfig.model_validate(catalog.training_configs["both"].model_dump() | {"iterations": 12, "horizon": 8})
+
+
+def phased(catalog, lake, schedule=None):
+    schedule = schedule or {"decay_style": "constant"}
+    optimizer = catalog.training_configs["both"].optimizer.model_copy(update=schedule)
+
+    def job(length, **options):
+        cadence = {"checkpoint": Checkpointing(interval=2), "evaluation": EvaluationCadence(every=2)}
+        declared = changed(catalog, "both", iterations=length, optimizer=optimizer, **cadence)
+        return train_job(declared, lake, "scratch", "both", **options)
+
+    return job
+
+
+@pytest.mark.parametrize("schedule", [{"decay_style": "constant"}, {"decay_style": "WSD", "decay_iterations": 12}])
+def test_a_finished_run_without_a_horizon_goes_on_in_a_new_data_phase(catalog, lake, finish, checkpoint, schedule):
+    job = phased(catalog, lake, schedule)
+    first = job(4)
+    assert (first.phases, first.extends) == ((), None)
+    finish(first)
+    second = job(8, claim=False)
+    assert second.extends == first.run_dir
+    assert [(p.first_sample, p.samples) for p in second.phases] == [(0, 16), (16, 16)]
+    assert second.phases[0].seed == second.data_seed != second.phases[1].seed
+    assert second.decay_iterations == first.decay_iterations
+    assert second.declaration["resolved"]["phases"] == [list(p.model_dump().values()) for p in second.phases]
+    assert job(8).id == second.id != job(8, claim=False, fresh=True).id
+    finish(job(8))
+    third = job(10)
+    assert third.extends == second.run_dir
+    assert third.phases[:2] == second.phases
+    assert len({phase.seed for phase in third.phases}) == 3
+    assert job(8).run_dir == second.run_dir, "found again"
+    manifest = first.run_dir / "manifest.json"
+    whole = manifest.read_text()
+    manifest.write_text("{")
+    assert job(8).run_dir == second.run_dir, "what it went on with does not matter any more"
+    manifest.write_text(whole)
+    (second.run_dir / "job.json").write_text(second.model_dump_json())
+    checkpoint(second.checkpoints_dir / "iter_0000004")
+    with pytest.raises(ResumeRefused, match="data phases"):
+        require_same_run(second.model_copy(update={"phases": ()}))
+
+
+def test_a_run_that_was_begun_keeps_its_data_phases(catalog, lake, finish):
+    job = phased(catalog, lake)
+    finish(job(4))
+    begun = job(8)
+    finish(job(6))
+    assert job(8).run_dir == begun.run_dir
+    assert [p.first_sample for p in job(10).phases] == [0, 16, 24], "a new one goes on with the longest"
+    anew = job(10, fresh=True)
+    assert (anew.phases, job(10).run_dir) == ((), anew.run_dir)
+
+
+def test_a_decay_that_has_ended_begins_no_data_phase(catalog, lake, finish):
+    for number, schedule in enumerate(
+        ({"decay_style": "WSD"}, {"decay_style": "cosine"}, {"decay_style": "inverse-square-root"})
+    ):
+        job = phased(catalog, lake, schedule)
+        finish(job(4))
+        with pytest.raises(InputError, match=rf"v000{number + 1} is this run, .*end of its decay .* at step 4\. Train"):
+            job(8)
+
+
+def test_a_trial_is_not_gone_on_with(catalog, lake, finish):
+    job = phased(catalog, lake)
+    finish(job(8, overrides=["iterations=4"]))
+    assert (job(8).phases, job(8).extends) == ((), None)
+
+
+def test_data_phases_lie_one_after_the_other(catalog, lake, finish):
+    job = phased(catalog, lake)
+    finish(job(4))
+    longer = job(8, claim=False)
+    gap = [longer.phases[0], longer.phases[1].model_copy(update={"first_sample": 20})]
+    for phases in (gap, longer.phases[:1]):
+        with pytest.raises(ValueError, match="are not one after the other up to sample 32"):
+            TrainJob.model_validate({**longer.model_dump(), "phases": phases})
 
 
 def test_damage_of_another_version_is_named_and_passed_over(catalog, lake, finish):

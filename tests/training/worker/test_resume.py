@@ -12,6 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from pamp_pipelines.lake.events import read_events
+from pamp_pipelines.training.blend import read_realised
 from pamp_pipelines.training.extend import seed
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.kept import record_saved
@@ -42,7 +43,7 @@ def uninterrupted(trainer: Any, tmp_path_factory: pytest.TempPathFactory) -> dic
     return jobs
 
 
-def _job(trainer: Any, run_dir: Path, optimizer: str, **changes: Any) -> TrainJob:
+def _job(trainer: Any, run_dir: Path, optimizer: str, /, **changes: Any) -> TrainJob:
     fields: dict[str, Any] = {
         "iterations": STEPS,
         "checkpoint": {"interval": 10},
@@ -127,6 +128,33 @@ def test_a_run_made_longer_up_to_its_horizon_ends_as_one_that_was_declared_so(
     events, _ = read_events(longer.events_path)
     assert [event.data["iteration"] for event in events if event.kind == "started"] == [15]
     _assert_equal(trainer, longer, uninterrupted["distributed"])
+
+
+def test_a_killed_run_goes_on_exactly_in_a_new_data_phase(trainer: Any, tmp_path: Path) -> None:
+    """A finished run without a horizon is made longer; the first phase is its own, and the second is another order."""
+    schedule = {"optimizer": {"lr": 1e-2, "decay_style": "constant", "warmup_iterations": 2}}
+    shorter = _job(trainer, tmp_path / "v0001", "distributed", iterations=15, **schedule)
+    batch, other = shorter.global_batch_size, shorter.data_seed + 1
+    ends = [(0, 15, shorter.data_seed), (15, STEPS, other)]
+    phases = [{"first_sample": a * batch, "samples": (b - a) * batch, "seed": seed} for a, b, seed in ends]
+    changes = {**schedule, "phases": phases}
+    straight = _job(trainer, tmp_path / "v0002", "distributed", **changes)
+    trainer.finish(shorter, straight)
+    longer = _job(trainer, tmp_path / "v0003", "distributed", **changes, extends=shorter.run_dir)
+    seed(longer, print)
+    run = trainer.start(longer)
+    run.wait_for(lambda: 25 in run.steps())
+    run.kill()
+    resumed_from = Saved(longer.checkpoints_dir).sweep(print)
+    assert resumed_from in (20, 30)
+    trainer.finish(longer)
+    events, _ = read_events(longer.events_path)
+    assert [event.data["iteration"] for event in events if event.kind == "started"] == [15, resumed_from]
+    _assert_equal(trainer, longer, straight)
+    losses = [[record["loss"] for record in trainer.records(job)] for job in (straight, shorter)]
+    assert losses[0][:15] == losses[1]
+    assert read_realised(longer) == read_realised(straight)
+    assert sum(corpus["samples"] for corpus in read_realised(longer).values()) == STEPS * batch
 
 
 def _assert_equal(trainer: Any, job: TrainJob, expected: TrainJob) -> None:
