@@ -20,6 +20,7 @@ from pamp_pipelines.conversion.stage import Stage
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.events import Event, OnEvent
+from pamp_pipelines.lake.publish import siblings
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.launchers.prepared import prepared, remove, still_runs
 
@@ -105,7 +106,7 @@ def write_export_on(profile: ComputeProfile, job: ExportJob, plan: ExportPlan, o
 def _folder(job: ImportJob | ExportJob) -> Path:
     """The folder of the buckets, after removing what conversions of other inputs left beside it."""
     folder = buckets_dir(job)
-    for other in folder.parent.glob(f".{job.output.name}.*.array"):
+    for other in siblings(job.output, "array"):
         if other != _run_folder(folder):
             remove(other)
     sweep_buckets(job, keep=folder)

@@ -21,6 +21,7 @@ from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.dtypes import by_name
 from pamp_pipelines.conversion.job import ExportJob, ImportJob
 from pamp_pipelines.conversion.plan import ChunkItem, ImportPlan, Piece
+from pamp_pipelines.lake.publish import siblings
 
 _BUCKET_BYTES = 128 * 2**20
 _MAX_BUCKETS = 256
@@ -42,7 +43,7 @@ def buckets_dir(job: ImportJob | ExportJob) -> Path:
 
 def sweep_buckets(job: ImportJob | ExportJob, keep: Path) -> None:
     """Removes what unfinished conversions of other inputs into the same output left."""
-    for folder in job.output.parent.glob(f".{job.output.name}.*.buckets"):
+    for folder in siblings(job.output, "buckets"):
         if folder != keep:
             shutil.rmtree(folder)
 

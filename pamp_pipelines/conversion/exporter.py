@@ -48,7 +48,7 @@ def export_hf(
         WorkerFailed: the export itself failed; its log is named.
     """
     require_replaceable(job.output, EXPORT_KIND, [job.checkpoint, job.template])
-    with lock(job.output):
+    with lock(job.output, on_event):
         if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
         _, _, plan = plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started

@@ -50,7 +50,7 @@ def import_hf(
         WorkerFailed: the conversion itself failed; its log is named.
     """
     require_replaceable(job.output, IMPORT_KIND, [job.source] if job.source else [])
-    with lock(job.output):
+    with lock(job.output, on_event):
         if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
         with publish(job.output, kind=IMPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:

@@ -39,7 +39,7 @@ def scan_corpus(job: CorpusJob, on_event: OnEvent = ignore) -> Artifact:
     Raises:
         InputError: a file is bad, changed since the job was made, or no document is left.
     """
-    with lock(job.output):
+    with lock(job.output, on_event):
         if found := find_intact(job.output, job.id, on_event):
             return found
         on_event(event("started", stage=KIND, corpus=job.corpus, files=len(job.files)))

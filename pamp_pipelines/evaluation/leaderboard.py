@@ -47,7 +47,7 @@ def build_leaderboard(lake: Lake, on_event: OnEvent = ignore, output: Path | Non
     runs = training_runs(lake, on_event)
     id = _identity(artifacts, runs)
     final = output or lake.reports_dir
-    with lock(final):
+    with lock(final, on_event):
         if found := find_intact(final, id, on_event):
             return found
         on_event(event("started", stage=KIND, scores=len(artifacts), runs=len(runs)))

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import errno
 import fcntl
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.atomic import exchange, fsync_dir, fsync_file, write_text
+from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.hashing import sha256_files
 from pamp_pipelines.lake.integrity import memory_of, remember
 from pamp_pipelines.lake.manifest import MANIFEST, ArtifactRef, CheckResult, FileEntry, Manifest, content_hash
@@ -58,21 +60,35 @@ def as_ref(input: Artifact | ArtifactRef) -> ArtifactRef:
 
 
 @contextlib.contextmanager
-def lock(final: Path) -> Iterator[None]:
-    """Hold the right to build ``final``; a second process waits here and then finds it finished.
+def lock(final: Path, on_event: OnEvent = ignore) -> Iterator[None]:
+    """Hold the right to build ``final``; a second process says that it waits, and then finds it finished.
 
     The lock is an flock on a sibling file: the kernel drops it with its holder, so a killed build blocks nobody.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     with (final.parent / f".{final.name}.lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_event(event("warning", message=f"{final}: another process writes it; waiting until that one has ended"))
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 def sweep(final: Path) -> None:
     """Remove what killed builds of ``final`` left; call while holding its lock."""
-    for leftover in final.parent.glob(f".{final.name}.*.partial"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    for ending in ("partial", "run.partial", "old.partial"):
+        for leftover in siblings(final, ending):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def siblings(final: Path, ending: str) -> list[Path]:
+    """What builds of ``final``, and of no other name, have beside it: ``.NAME.TOKEN.ending``, no dot in the token.
+
+    A pattern such as ``.qwen2.*.partial`` would take what a build of ``qwen2.5`` is writing.
+    """
+    named = re.compile(rf"\.{re.escape(final.name)}\.[^.]+\.{re.escape(ending)}")
+    return sorted(path for path in final.parent.glob(".*") if named.fullmatch(path.name))
 
 
 @contextlib.contextmanager

@@ -143,3 +143,16 @@ def test_another_model_at_the_same_place_sweeps_what_was_left(job: ImportJob, mo
     assert not buckets_dir(job).exists()
     assert not buckets_dir(job).with_suffix(".array").exists()
     assert len(calls) == 2
+
+
+def test_a_conversion_leaves_alone_what_one_into_a_longer_name_writes(
+    job: ImportJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(monkeypatch)
+    theirs = [tmp_path / f".out.5.{'2' * 16}.{ending}" for ending in ("buckets", "array")]
+    ours = [tmp_path / f".out.{'2' * 16}.{ending}" for ending in ("buckets", "array")]
+    for folder in theirs + ours:
+        folder.mkdir()
+    write_import_on(CLUSTER, job, plan_of(job), ignore)
+    run_import(job, tmp_path / "there", EventLog(tmp_path / "events.jsonl"))
+    assert [folder.is_dir() for folder in theirs + ours] == [True, True, False, False]

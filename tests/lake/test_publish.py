@@ -154,3 +154,36 @@ def test_a_failed_error_check_blocks_and_a_warning_does_not(tmp_path):
         draft.checks.append(CheckResult(name="sums", passed=False, description="1 is not 2"))
     with pytest.raises(VerificationFailed, match="sums: 1 is not 2"):
         require_passed(draft.artifact)
+
+
+def test_a_build_leaves_alone_what_others_of_a_longer_name_write(tmp_path):
+    theirs = [".qwen2.5.0a1b2c3d.partial", ".qwen2.5.0a1b2c3d.run.partial", ".qwen2.5.0a1b2c3d.old.partial"]
+    ours = [".qwen2.0a1b2c3d.partial", ".qwen2.0a1b2c3d.run.partial", ".qwen2.0a1b2c3d.old.partial"]
+    for name in theirs + ours:
+        (tmp_path / name).mkdir()
+    build(tmp_path / "qwen2")
+    assert names(tmp_path) == sorted([*theirs, "qwen2"])
+    (tmp_path / ".[ab].0a1b2c3d.partial").mkdir()
+    build(tmp_path / "[ab]")
+    assert names(tmp_path) == sorted([*theirs, "[ab]", "qwen2"])
+
+
+def test_who_waits_for_another_build_says_so(tmp_path):
+    final = tmp_path / "final"
+    seen = []
+    builder = subprocess.Popen([sys.executable, "-c", BUILDER, str(final)], stdout=subprocess.PIPE)
+    assert builder.stdout.readline() == b"building\n"
+
+    def heard(event):
+        seen.append(event)
+        builder.kill()
+
+    with lock(final, heard):
+        pass
+    builder.communicate()
+    assert [(event.kind, event.data["message"]) for event in seen] == [
+        ("warning", f"{final}: another process writes it; waiting until that one has ended")
+    ]
+    with lock(final, seen.append):
+        pass
+    assert len(seen) == 1
