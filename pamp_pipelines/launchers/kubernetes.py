@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
-from pamp_pipelines.errors import LauncherError, PampError
+from pamp_pipelines.errors import InputError, LauncherError, PampError
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.sharing import share
 from pamp_pipelines.launchers.base import EVENTS, Handle, Status, WorkerSpec, read_handle, size_of, write_handle
 from pamp_pipelines.launchers.kubernetes_api import Cluster, call, connect
 from pamp_pipelines.launchers.kubernetes_manifests import LABEL, START
-from pamp_pipelines.launchers.kubernetes_workloads import WORKLOADS, Condition, Found, Workload, choose
+from pamp_pipelines.launchers.kubernetes_workloads import WORKLOADS, Condition, Found, Workload, choose, declared
 from pamp_pipelines.launchers.logs import Failure, failure_of_nodes, last_lines, main_log
 
 IMAGE_S = 120.0
@@ -42,10 +42,20 @@ class KubernetesLauncher:
         self._failed: dict[str, str] = {}
 
     def preview(self, spec: WorkerSpec) -> str:
-        """Asks a cluster that can be reached what it knows; where there is none, the objects are those of a Job."""
-        workload = WORKLOADS["job"]
-        with contextlib.suppress(PampError):
-            workload = choose(connect(spec.profile.kubernetes), spec)
+        """Asks a cluster that can be reached what it knows; where there is none, the objects are those declared, for
+        ``workload: auto`` those of a Job.
+
+        Raises:
+            InputError: the cluster does not know the workload that is declared.
+        """
+        workload = declared(spec)
+        try:
+            cluster = connect(spec.profile.kubernetes)
+        except InputError:
+            pass  # no cluster
+        else:
+            with contextlib.suppress(LauncherError):
+                workload = choose(cluster, spec)
         return json.dumps(workload.objects(spec, "TOKEN", spec.run_dir / "logs" / "START", "pamp-token"), indent=2)
 
     def submit(self, spec: WorkerSpec) -> Handle:
@@ -93,7 +103,10 @@ class KubernetesLauncher:
         return handle
 
     def poll(self, handle: Handle) -> Status:
-        """Asks every ``poll_s`` seconds. While the API server does not answer the job counts as running."""
+        """Asks every ``poll_s`` seconds. While there is no answer the job counts as running: it does run on.
+
+        Also where the question is refused: a token runs out, a kubeconfig is written anew.
+        """
         options = _options(handle)
         now = self._clock()
         seen = self._seen.get(handle.id)
@@ -153,7 +166,7 @@ class KubernetesLauncher:
             cluster = connect(options)
             job = _workload(handle).read(cluster, handle.id, options.namespace)
             pods = _pods(cluster, handle.id, options.namespace) if job is not None else []
-        except LauncherError as error:
+        except PampError as error:
             return Status(reason="running", detail=str(error))
         what = f"{_workload(handle).title} {handle.id}"
         if job is None:

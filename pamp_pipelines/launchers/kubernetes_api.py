@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from pamp_pipelines.declarations.kubernetes import KubernetesOptions
 from pamp_pipelines.errors import InputError, LauncherError, install_command
 
@@ -35,7 +37,7 @@ def connect(options: KubernetesOptions) -> Cluster:
         ) from error
     try:
         api = config.new_client_from_config(context=options.context)
-    except config.ConfigException as outside:
+    except (config.ConfigException, OSError, yaml.YAMLError, TypeError) as outside:  # also a file cut short
         try:
             config.load_incluster_config()
         except config.ConfigException:

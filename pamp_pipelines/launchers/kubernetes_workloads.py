@@ -125,6 +125,12 @@ class TrainJob:
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in (IndexedJob(), TrainJob())}
 
 
+def declared(spec: WorkerSpec) -> Workload:
+    """What the profile asks for; a Job where it leaves that to the cluster. A single process is always a Job."""
+    train = spec.processes is not None and spec.profile.kubernetes.workload == "train_job"
+    return WORKLOADS["train_job" if train else "job"]
+
+
 def choose(cluster: Cluster, spec: WorkerSpec) -> Workload:
     """What the profile asks for; for `auto`, what the cluster knows.
 

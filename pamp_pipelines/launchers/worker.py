@@ -89,7 +89,7 @@ def find_worker(run_dir: Path) -> tuple[Launcher, Handle] | None:
     launcher = _LAUNCHERS[stored.launcher]()
     try:
         handle = launcher.find(run_dir)
-    except LauncherError as error:
+    except (LauncherError, InputError) as error:  # a token that ran out is no proof that the worker is gone
         hint = f"it may still run {stored.launcher} worker {stored.id}; if that is gone for good, delete this file"
         raise LauncherError(f"{run_dir / HANDLE}: {hint}. {error}") from error
     return (launcher, handle) if handle else None

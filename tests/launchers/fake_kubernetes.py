@@ -16,7 +16,7 @@ _COLLECTIONS = ("jobs", "services", "pods", *_TRAINER)
 
 
 class FakeKubernetes:
-    """``objects[kind][name]`` are the stored objects; ``down`` makes every answer a 503.
+    """``objects[kind][name]`` are the stored objects; ``down`` makes every answer a 503, ``expired`` a 401.
 
     Args:
         trainer: whether Kubeflow's Trainer is installed.
@@ -27,6 +27,7 @@ class FakeKubernetes:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _COLLECTIONS}
         self.requests: list[tuple[str, str]] = []
         self.down = False
+        self.expired = False
         self.refusal: str | None = None
         fake = self
 
@@ -57,6 +58,8 @@ class FakeKubernetes:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         if self.down:
             return 503, {"kind": "Status", "message": "etcd is away"}
+        if self.expired:
+            return 401, {"kind": "Status", "message": "Unauthorized"}
         parts = path.partition("?")[0].strip("/").split("/")
         if "trainer.kubeflow.org" in parts and not self.trainer:
             return 404, {"kind": "Status", "message": "the server could not find the requested resource"}

@@ -216,6 +216,29 @@ def test_a_silent_server_ends_nothing_and_nothing_is_submitted_twice(api: FakeKu
     assert find_worker(tmp_path / "run") is None
 
 
+def test_a_token_that_ran_out_ends_nothing(api: FakeKubernetes, tmp_path: Path) -> None:
+    launcher, _ = submit(tmp_path)
+    handle = read_handle(tmp_path / "run")
+    api.expired = True
+    assert (launcher.poll(handle).reason, "401" in launcher.poll(handle).detail) == ("running", True)
+    with pytest.raises(LauncherError, match=r"handle\.json: it may still run kubernetes worker .*401"):
+        find_worker(tmp_path / "run")  # for a retry to ask again
+    api.expired = False
+    assert find_worker(tmp_path / "run")[1] == handle
+
+
+@pytest.mark.parametrize("text", ["", "apiVersion: v1\nclus", "api"])
+def test_a_kubeconfig_that_is_being_written_ends_nothing(api: FakeKubernetes, tmp_path: Path, text: str) -> None:
+    launcher, job = submit(tmp_path)
+    handle = read_handle(tmp_path / "run")
+    whole = (tmp_path / "kubeconfig").read_text()
+    (tmp_path / "kubeconfig").write_text(text)
+    assert (launcher.poll(handle).reason, "no Kubernetes cluster" in launcher.poll(handle).detail) == ("running", True)
+    (tmp_path / "kubeconfig").write_text(whole)
+    api.end(job, "Complete")
+    assert KubernetesLauncher().poll(handle).exit_code == 0
+
+
 def test_an_interrupt_deletes_the_job(api: FakeKubernetes, tmp_path: Path) -> None:
     def act(job: str) -> None:
         api.pod(f"{job}-0-x", "Running")

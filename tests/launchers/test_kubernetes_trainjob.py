@@ -119,7 +119,19 @@ def test_a_cluster_without_the_trainer_is_told(api: FakeKubernetes, tmp_path: Pa
     api.trainer = False
     with pytest.raises(InputError, match="no trainjobs and trainingruntimes of trainer"):
         KubernetesLauncher().submit(spec(tmp_path, workload="train_job"))
+    with pytest.raises(InputError, match="no trainjobs and trainingruntimes of trainer"):
+        KubernetesLauncher().preview(spec(tmp_path, workload="train_job"))
     assert read_handle(tmp_path / "run") is None
+
+
+@pytest.mark.parametrize("away", ["server", "kubeconfig"])
+def test_a_preview_without_a_cluster_is_of_what_is_declared(api: FakeKubernetes, tmp_path: Path, away: str) -> None:
+    api.down = away == "server"
+    if away == "kubeconfig":
+        (tmp_path / "kubeconfig").unlink()
+    for workload, kind in (("train_job", "TrainJob"), ("auto", "Job")):
+        preview = KubernetesLauncher().preview(spec(tmp_path, workload=workload))
+        assert kind in [manifest["kind"] for manifest in json.loads(preview)]
 
 
 def test_what_the_server_refuses_leaves_nothing(api: FakeKubernetes, tmp_path: Path) -> None:
