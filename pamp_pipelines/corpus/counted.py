@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pamp_pipelines.corpus.compression import compression_of
 from pamp_pipelines.corpus.sources import SourceFile
 from pamp_pipelines.corpus.statistics import FileCounts
-from pamp_pipelines.lake.atomic import write_text
+from pamp_pipelines.lake.remembered import recall, remember
 
 _EVERY_S = 10.0
 
@@ -22,7 +22,7 @@ class _Content(BaseModel):
 
 
 class CountedFiles:
-    """Counts by the content of a file, in a JSON file that costs time only when it is lost.
+    """Counts by the content of a file, in a JSON file that costs time only when it is lost or damaged.
 
     Args:
         path: where they are kept.
@@ -62,13 +62,13 @@ class CountedFiles:
     def _write(self, files: dict[str, FileCounts]) -> None:
         # a lake that may only be read is still good for looking things up
         with contextlib.suppress(OSError):
-            write_text(self._path, _Content(key=self._key, files=files).model_dump_json())
+            remember(self._path, _Content(key=self._key, files=files).model_dump(mode="json"))
         self._written = time.monotonic()
 
     def _read(self) -> dict[str, FileCounts]:
         try:
-            content = _Content.model_validate_json(self._path.read_bytes())
-        except (OSError, ValueError):
+            content = _Content.model_validate(recall(self._path))
+        except ValueError:  # absent, damaged, or with counts that cannot be
             return {}
         return content.files if content.key == self._key else {}
 

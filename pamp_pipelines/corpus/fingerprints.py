@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 
 from pamp_pipelines.corpus.sources import Location, SourceFile, is_remote, open_source, stat_source
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.hashing import in_threads, sha256_stream
+from pamp_pipelines.lake.remembered import recall, remember
 
 _CACHE = TypeAdapter(dict[str, tuple[str, str]])
 """URL to (token of ``stat_source``, SHA-256)."""
@@ -42,7 +42,7 @@ def fingerprint(locations: Iterable[Location], cache: Path | None = None) -> tup
     if cache is not None and remembered != known:
         # a lake that may only be read is still good for looking things up
         with contextlib.suppress(OSError):
-            write_json(cache, remembered)
+            remember(cache, remembered)
     return tuple(files)
 
 
@@ -128,6 +128,6 @@ def _read_cache(cache: Path | None) -> dict[str, tuple[str, str]]:
     if cache is None:
         return {}
     try:
-        return _CACHE.validate_json(cache.read_bytes())
-    except (OSError, ValueError):
+        return _CACHE.validate_python(recall(cache))
+    except ValueError:
         return {}

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, NonNegativeInt, model_validator
 
 from pamp_pipelines.corpus.batches import Batch
 from pamp_pipelines.corpus.scripts import ScriptCounter, shares
@@ -26,12 +26,21 @@ class FileCounts(BaseModel):
         languages: documents by the value of the language field; empty where none is declared.
     """
 
-    documents: int = 0
-    characters: int = 0
+    documents: NonNegativeInt = 0
+    characters: NonNegativeInt = 0
     dropped: Counter[str] = Counter()
     lengths: Counter[int] = Counter()
     letters: Counter[str] = Counter()
     languages: Counter[str] = Counter()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        counters = (self.dropped, self.lengths, self.letters, self.languages)
+        if any(count < 0 for counter in counters for count in counter.values()):
+            raise ValueError("a count is below 0")
+        if self.lengths.total() != self.documents or self.languages.total() not in (0, self.documents):
+            raise ValueError(f"lengths and languages are not those of {self.documents} documents")
+        return self
 
 
 class FileCounter:

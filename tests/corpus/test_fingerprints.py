@@ -57,6 +57,15 @@ def test_a_damaged_cache_costs_time_only(location: Location, tmp_path: Path) -> 
         assert fingerprint([location], cache)[0].bytes == 5
 
 
+def test_a_hash_that_was_changed_is_not_believed(location: Location, tmp_path: Path) -> None:
+    cache = tmp_path / "cache.json"
+    first = fingerprint([location], cache)
+    text = cache.read_text()
+    assert first[0].sha256 in text
+    cache.write_text(text.replace(first[0].sha256, "0" * 64))
+    assert fingerprint([location], cache) == first
+
+
 def test_a_cache_that_cannot_be_written_costs_time_only(location: Location) -> None:
     assert fingerprint([location], Path(location.url) / "cache.json")[0].bytes == 5
 

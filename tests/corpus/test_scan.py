@@ -15,6 +15,7 @@ from pamp_pipelines.declarations.corpus import Corpus
 from pamp_pipelines.errors import InputError, PampError
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.lake.events import Event
+from pamp_pipelines.lake.remembered import remember
 from pamp_pipelines.lake.store import Lake
 from pamp_pipelines.project import Project
 
@@ -183,6 +184,36 @@ def test_a_scan_that_ended_early_goes_on(root: Path, read: list[str]) -> None:
 def test_damaged_counts_cost_time_only(root: Path, read: list[str], content: bytes) -> None:
     first = scan_corpus(job(root))
     (first.path.parent / ".counts.json").write_bytes(content)
+    shutil.rmtree(first.path)
+    read.clear()
+    assert scan_corpus(job(root)).content == first.content
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"documents": -7},
+        {"documents": 9},
+        {"characters": -1},
+        {"dropped": {"empty": -1}},
+        {"lengths": {"3": -1}},
+        {"languages": {"en": 5}},
+    ],
+)
+def test_counts_that_were_changed_are_not_published(
+    root: Path, read: list[str], change: dict[str, Any], sealed: bool
+) -> None:
+    first = scan_corpus(job(root))
+    file = first.path.parent / ".counts.json"
+    kept = json.loads(file.read_text())
+    for counts in kept["content"]["files"].values():
+        counts.update(change)
+    if sealed:  # as a faulty version would have written it
+        remember(file, kept["content"])
+    else:
+        file.write_text(json.dumps(kept))
     shutil.rmtree(first.path)
     read.clear()
     assert scan_corpus(job(root)).content == first.content
