@@ -6,7 +6,6 @@ Loading does not look at them (torch is built without that check), so a flipped 
 from __future__ import annotations
 
 import os
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -14,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from pamp_pipelines.conversion.payload import Window
+from pamp_pipelines.conversion.payload import Damaged, data_start, opened
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 
 _THREADS = 8
 _BLOCK = 8 * 2**20
-_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
 def damaged_payload(directory: Path) -> str | None:
@@ -27,6 +25,7 @@ def damaged_payload(directory: Path) -> str | None:
 
     Raises:
         InputError: as ``read_checkpoint``: the index is damaged, or a file is missing or too short.
+        OSError: a file cannot be read. That is no damage: another attempt may find all as it was saved.
     """
     files = _payloads(read_checkpoint(directory))
     for file in directory.glob("*.pt"):
@@ -51,22 +50,20 @@ def _damaged(file: Path, payloads: Iterable[tuple[int, int]]) -> str | None:
     with file.open("rb", buffering=0) as stream:
         for start, length in sorted(payloads):
             try:
-                with zipfile.ZipFile(Window(stream, start, length)) as archive:
-                    records = archive.infolist()
-                bad = next((record for record in records if _crc(stream, start, record) != record.CRC), None)
-            except (zipfile.BadZipFile, struct.error, OSError, ValueError) as error:
+                with opened(stream, start, length) as archive:
+                    for record in archive.infolist():
+                        if _crc(stream, data_start(stream, start, length, record), record) != record.CRC:
+                            return f"{file} at byte {start}: {record.filename} is not as it was saved (CRC-32)"
+            except Damaged as error:
                 return f"{file} at byte {start}: not as it was saved ({error})"
-            if bad is not None:
-                return f"{file} at byte {start}: {bad.filename} is not as it was saved (CRC-32)"
     return None
 
 
 def _crc(stream: IO[bytes], start: int, record: zipfile.ZipInfo) -> int:
     """Of a record as its bytes are now. torch.save compresses none, so they can be read in large blocks."""
-    stream.seek(start + record.header_offset)
-    # PKWARE's APPNOTE 4.3.7: name and extra field follow the fixed part of the local header
-    *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
-    stream.seek(name + extra, os.SEEK_CUR)
+    if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+        raise zipfile.BadZipFile(f"{record.filename}: compressed")
+    stream.seek(start)
     left, crc = record.compress_size, 0
     while left and (block := stream.read(min(left, _BLOCK))):
         crc = zlib.crc32(block, crc)

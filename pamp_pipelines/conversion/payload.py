@@ -11,7 +11,9 @@ import io
 import math
 import struct
 import zipfile
-from collections.abc import Buffer, Iterable
+import zlib
+from collections.abc import Buffer, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +26,10 @@ from pamp_pipelines.errors import InputError
 _ALIGNMENT = 64
 _MAX_BYTES = 2**31 - 1 - 2**20
 """Largest tensor of one payload: beyond, the zip needs 64-bit fields, which shift the data off its alignment."""
+
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OverflowError, RuntimeError, ValueError)
+"""What zipfile raises for bytes that are wrong; a field of one may also name a feature that it does not have."""
 
 _REBUILD = Global("torch._utils", "_rebuild_tensor_v2")
 _ORDERED_DICT = Global("collections", "OrderedDict")
@@ -84,8 +90,11 @@ class Window(io.RawIOBase):
         view = memoryview(buffer)
         if self._length is not None:
             view = view[: max(0, self._length - self._position)]
-        self._stream.seek(self._start + self._position)
-        data = self._stream.read(len(view))
+        try:
+            self._stream.seek(self._start + self._position)
+            data = self._stream.read(len(view))
+        except OSError as error:
+            raise _Unreadable(error) from error
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -95,6 +104,62 @@ class Window(io.RawIOBase):
         count = self._stream.write(data)
         self._position += count
         return count
+
+
+class _Unreadable(Exception):
+    """Reading failed. No OSError, from which zipfile would conclude that the file is no zip."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Damaged(Exception):
+    """The bytes of a payload are not what `torch.save` writes; says how."""
+
+
+@contextmanager
+def opened(stream: IO[bytes], start: int, length: int) -> Iterator[zipfile.ZipFile]:
+    """The container of the payload at bytes [start, start + length).
+
+    Raises:
+        Damaged: it, or what the block reads of it, is not as it was written.
+        OSError: it cannot be read, which says nothing about it.
+    """
+    try:
+        with zipfile.ZipFile(Window(stream, start, length)) as archive:
+            yield archive
+    except _Unreadable as error:
+        raise error.cause from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise Damaged(str(error)) from None  # of Window.seek
+    except _DAMAGE as error:
+        raise Damaged(str(error)) from None
+
+
+def data_start(stream: IO[bytes], start: int, length: int, record: zipfile.ZipInfo) -> int:
+    """The byte of the file at which a record's data begin, in the payload at bytes [start, start + length).
+
+    Raises:
+        zipfile.BadZipFile: its two headers differ, or it does not lie in the payload.
+        OSError: it cannot be read.
+    """
+    head = record.header_offset
+    if not 0 <= head <= length - _LOCAL_HEADER.size:
+        raise zipfile.BadZipFile(f"{record.filename}: outside the payload")
+    stream.seek(start + head)
+    # PKWARE's APPNOTE 4.3.7: name and extra field follow the fixed part of the local header
+    signature, _, flags, method, *_, name, extra = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
+    encoding = "utf-8" if record.flag_bits & 0x800 else "cp437"
+    ours = (b"PK\x03\x04", flags, method, stream.read(name))
+    if ours != (signature, record.flag_bits, record.compress_type, record.orig_filename.encode(encoding)):
+        raise zipfile.BadZipFile(f"{record.filename}: the headers differ")
+    data = start + head + _LOCAL_HEADER.size + name + extra
+    if data + record.compress_size > start + length:
+        raise zipfile.BadZipFile(f"{record.filename}: truncated")
+    return data
 
 
 def _tensor(storage: str, shape: tuple[int, ...]) -> Call:
@@ -163,14 +228,16 @@ def read_array(file: Path, stream: IO[bytes], start: int, length: int) -> Stored
 
     Raises:
         InputError: the payload is damaged, holds no plain tensor, or names anything but one.
+        OSError: it cannot be read.
     """
     where = f"{file} at byte {start}"
     try:
-        with zipfile.ZipFile(Window(stream, start, length)) as archive:
+        with opened(stream, start, length) as archive:
             records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
             pickled = archive.read(records["data.pkl"])
             order = archive.read(records["byteorder"]) if "byteorder" in records else b"little"
-    except (zipfile.BadZipFile, KeyError, OSError, struct.error) as error:
+            starts = {name: data_start(stream, start, length, info) for name, info in records.items()}
+    except Damaged as error:
         raise InputError(f"{where}: not a torch.save payload ({error})") from None
     if order != b"little":
         raise InputError(f"{where}: saved with byte order {order!r}; only little-endian is read")
@@ -179,19 +246,14 @@ def read_array(file: Path, stream: IO[bytes], start: int, length: int) -> Stored
         value = value[0]
     if not isinstance(value, _Rebuilt):
         raise InputError(f"{where}: holds a {type(value).__name__}, expected a tensor of weights")
-    info = records.get(f"data/{value.storage.key}")
+    info = records.get(name := f"data/{value.storage.key}")
     if info is None or info.compress_type != zipfile.ZIP_STORED:
         raise InputError(f"{where}: the tensor's data are missing or compressed")
     needed = value.offset + sum((n - 1) * s for n, s in zip(value.shape, value.strides, strict=True)) + 1
     dtype = value.storage.dtype
     if math.prod(value.shape) and (needed * dtype.itemsize > info.file_size or min(value.strides, default=0) < 0):
         raise InputError(f"{where}: shape {list(value.shape)} reaches beyond the {info.file_size} bytes of data")
-    stream.seek(start + info.header_offset + 26)
-    name_length, extra_length = struct.unpack("<HH", stream.read(4))
-    data = start + info.header_offset + 30 + name_length + extra_length
-    if data + info.file_size > start + length:
-        raise InputError(f"{where}: truncated")
-    return StoredArray(dtype, value.shape, value.strides, data + value.offset * dtype.itemsize)
+    return StoredArray(dtype, value.shape, value.strides, starts[name] + value.offset * dtype.itemsize)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ def load(
 
     Raises:
         InputError: the pickle names something outside the allowed modules, or is damaged.
+        OSError: the stream cannot be read, which says nothing about the pickle.
     """
     try:
         return _Unpickler(stream, known or {}, persistent).load()
@@ -117,5 +118,7 @@ def load(
             f"{where}: the pickle names {refused}, which no checkpoint needs; nothing was run. "
             "Do not use this file unless you know where it comes from."
         ) from None
+    except OSError:
+        raise
     except Exception as error:  # a damaged pickle raises almost anything
         raise InputError(f"{where}: damaged pickle ({type(error).__name__}: {error})") from error

@@ -15,7 +15,7 @@ def checkpoint_path(directory: Path, iteration: int) -> Path:
 def tracked_iteration(directory: Path) -> int | None:
     """The iteration that Megatron's tracker names; None without tracker, and for one that holds no iteration."""
     try:
-        text = (directory / TRACKER).read_text("utf-8").strip()
+        text = (directory / TRACKER).read_text("ascii", "replace").strip()
     except FileNotFoundError:
         return None
     return int(text) if text.isdecimal() else None

@@ -70,6 +70,9 @@ class Saved:
 
         Returns:
             The step to resume from; None to start at the beginning.
+
+        Raises:
+            OSError: a file cannot be read. Nothing is removed for that: another attempt may find it whole.
         """
         if not self.root.is_dir():
             return None

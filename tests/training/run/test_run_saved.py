@@ -1,5 +1,8 @@
 """What may be resumed from and what may be deleted."""
 
+import errno
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,6 +74,41 @@ def test_sweep_removes_trash_and_unfinished_saves_and_repairs_the_tracker(tmp_pa
     assert "iter_0000006" in warnings[0]
     assert saved.sweep(warnings.append) == 4
     assert len(warnings) == 1  # nothing is left to say
+
+
+@pytest.mark.parametrize("file", [".metadata", "__0_0.distcp"])
+def test_sweep_deletes_nothing_that_cannot_be_read_for_a_moment(tmp_path, checkpoint, monkeypatch, file):
+    saved = saved_with(tmp_path, checkpoint, [4, 8], "8")
+    opened = Path.open
+
+    def stale(path, *args, **options):
+        if path.name == file:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", stale)
+        with pytest.raises(OSError, match="Stale"):
+            saved.sweep(lambda _: None)
+    assert saved.sweep(lambda _: None) == 8
+
+
+def test_sweep_passes_over_a_checkpoint_whose_index_of_records_is_damaged(tmp_path, checkpoint):
+    saved = saved_with(tmp_path, checkpoint, [4, 8], "8")
+    file = saved.dir(8) / "__0_0.distcp"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 201
+    file.write_bytes(data)
+    warnings: list[str] = []
+    assert saved.sweep(warnings.append) == 4
+    assert "not as it was saved (zip file version 20.1)" in warnings[0]
+
+
+def test_sweep_repairs_a_tracker_of_other_bytes(tmp_path, checkpoint):
+    saved = saved_with(tmp_path, checkpoint, [4], None)
+    (tmp_path / TRACKER).write_bytes(b"\xb4")
+    assert saved.sweep(lambda _: None) == 4
+    assert saved.tracker() == 4
 
 
 def test_sweep_of_a_new_run_says_nothing(tmp_path):
