@@ -9,7 +9,8 @@ from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.legacy_storage import LegacyEventLogStorage
 
 from pamp_pipelines.lake.manifest import Manifest
-from pamp_pipelines.orchestration.checks import check_evaluations
+from pamp_pipelines.orchestration.checks import CHECKS, check_evaluations
+from pamp_pipelines.orchestration.versions import asset_key
 
 
 def report_checks(instance: dg.DagsterInstance, asset: str, partition: str | None, manifest: Manifest) -> None:
@@ -24,13 +25,31 @@ def report_checks(instance: dg.DagsterInstance, asset: str, partition: str | Non
         instance.report_runless_asset_event(evaluation)
 
 
-def _forget(instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation) -> None:
-    storage: Any = instance.event_log_storage
-    if isinstance(storage, LegacyEventLogStorage):  # one storage for all, as PostgreSQL's
-        storage = storage._storage.event_log_storage
-    assert isinstance(storage, SqlEventLogStorage)
+def lacks_checks(instance: dg.DagsterInstance, asset: str, partition: str | None) -> bool:
+    """Whether a check of the newest materialisation of the partition was never reported.
+
+    Those of a run are the run's to report: what it did not get to shows as the run that failed.
+    """
+    names = {check.name for check in CHECKS[asset.partition("/")[0]]}
+    wanted = dg.AssetRecordsFilter(asset_key(asset), asset_partitions=None if partition is None else [partition])
+    made = instance.fetch_materializations(wanted, limit=1).records
+    if not names or not made or made[0].run_id:
+        return False
     row = AssetCheckExecutionsTable.c
-    with storage.index_connection() as connection:
+    with _storage(instance).index_connection() as connection:
+        found = connection.execute(
+            sqlalchemy.select(row.check_name).where(
+                row.asset_key == asset_key(asset).to_string(),
+                row.check_name.in_(names),
+                row.materialization_event_storage_id == made[0].storage_id,
+            )
+        )
+        return bool(names - {name for (name,) in found})
+
+
+def _forget(instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation) -> None:
+    row = AssetCheckExecutionsTable.c
+    with _storage(instance).index_connection() as connection:
         connection.execute(
             sqlalchemy.delete(AssetCheckExecutionsTable).where(
                 row.asset_key == evaluation.asset_key.to_string(),
@@ -39,3 +58,11 @@ def _forget(instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation) -
                 row.run_id == "",
             )
         )
+
+
+def _storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
+    storage: Any = instance.event_log_storage
+    if isinstance(storage, LegacyEventLogStorage):  # one storage for all, as PostgreSQL's
+        storage = storage._storage.event_log_storage
+    assert isinstance(storage, SqlEventLogStorage)
+    return storage

@@ -18,9 +18,10 @@ from pamp_pipelines.declarations.data_version import declaration_hash
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.events import event as lake_event
+from pamp_pipelines.lake.publish import lock
 from pamp_pipelines.lake.store import Lake, LeftOut
 from pamp_pipelines.orchestration.build import build_definitions
-from pamp_pipelines.orchestration.check_reports import report_checks
+from pamp_pipelines.orchestration.check_reports import lacks_checks, report_checks
 from pamp_pipelines.orchestration.checkpoints import announce_unknown
 from pamp_pipelines.orchestration.checks import check_results
 from pamp_pipelines.orchestration.damage import leaving_out
@@ -75,17 +76,23 @@ class Reindexed:
 def reindex(project: Project, on_event: OnEvent = ignore) -> Reindexed:
     """Report whatever the lake holds and the instance in DAGSTER_HOME does not know; a second call finds nothing.
 
-    What is damaged, half copied or of another program is left out and named.
+    What is damaged, half copied or of another program is left out and named. A second process waits for the first: two
+    would report the same twice.
 
     Args:
         project: whose lake and instance.
-        on_event: gets ``progress`` with asset and partition.
+        on_event: gets ``progress`` with asset and partition, and ``warning`` when it waits.
 
     Raises:
         DeclarationError: the declarations are not valid.
     """
     definitions = build_definitions(project)
-    with open_instance(project) as instance:
+    home = project.dagster_home.expanduser().resolve()
+    message = f"{home}: another `pamp reindex` is rebuilding it; waiting until that one has ended"
+    with (
+        open_instance(project) as instance,
+        lock(home / "reindex", lambda _: on_event(lake_event("warning", message=message))),
+    ):
         return _Indexer(project, instance, definitions, on_event).run()
 
 
@@ -102,6 +109,8 @@ class _Indexer:
         self._left_out: LeftOut = {}
         self._reported: defaultdict[tuple[str, str | None], set[str]] = defaultdict(set)
         """Contents that were reported, by asset and partition."""
+        self._unjudged: list[Entry] = []
+        """What was reported by a process that ended before it reported the checks."""
 
     def run(self) -> Reindexed:
         announced = announce_unknown(self._instance, self._lake)
@@ -114,6 +123,7 @@ class _Indexer:
         for entry in unknown:
             self._report(entry)
         self._settle(partitions)
+        self._judge()
         self._observe_declarations()
         return Reindexed([Reported(*key, len(found)) for key, found in self._reported.items()], self._left_out)
 
@@ -137,6 +147,8 @@ class _Indexer:
             *earlier, last = entries
             known = recorded_versions(self._instance, asset_key(last.asset), last.partition)
             if known and known[0] == last.artifact.content:
+                if lacks_checks(self._instance, last.asset, last.partition):
+                    self._unjudged.append(last)
                 continue
             yield from (entry for entry in earlier if entry.artifact.content not in known)
             yield last
@@ -149,6 +161,13 @@ class _Indexer:
                 continue
             if recorded_version(self._instance, asset_key(last.asset), last.partition) != last.artifact.content:
                 self._report(last, settling=True)
+
+    def _judge(self) -> None:
+        for entry in self._unjudged:
+            if (entry.asset, entry.partition) not in self._reported:
+                with leaving_out(self._left_out, entry.artifact.path):
+                    report_checks(self._instance, entry.asset, entry.partition, entry.artifact.manifest)
+                    self._reported[entry.asset, entry.partition].add(entry.artifact.content)
 
     def _report(self, entry: Entry, *, settling: bool = False) -> None:
         """Report an artifact after what it was made of; ``settling``, only the artifact."""

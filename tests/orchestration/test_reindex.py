@@ -1,16 +1,21 @@
 """A lost home comes back from the manifests: what it showed, and what was stale."""
 
+import contextlib
 import json
 import shutil
 from typing import Any
 
 import dagster as dg
+import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
 from pamp_pipelines.lake.artifact import Artifact
+from pamp_pipelines.lake.events import Event
 from pamp_pipelines.lake.manifest import Manifest
+from pamp_pipelines.lake.publish import lock
 from pamp_pipelines.lake.store import Lake
+from pamp_pipelines.orchestration import reindex as module
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.materialize import materialize
@@ -55,6 +60,41 @@ def test_everything_that_was_shown_is_shown_again(own_project: Project) -> None:
     assert found == {PLAYS, SHARDS}
     assert [shown(own_project, *one) for one in (PLAYS, SHARDS)] == before
     assert reindex(own_project) == Reindexed()
+
+
+def test_one_that_was_killed_before_the_checks_is_made_up_for(
+    own_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    materialize(own_project, *PLAYS)
+    before = shown(own_project, *PLAYS)
+    lose_home(own_project)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "report_checks", killed)
+        with pytest.raises(KeyboardInterrupt):
+            reindex(own_project)
+    assert not shown(own_project, *PLAYS)["checks"]
+    assert [(one.asset, one.partition) for one in reindex(own_project).reported] == [PLAYS]
+    assert shown(own_project, *PLAYS) == before
+    assert reindex(own_project) == Reindexed()
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_second_one_says_that_it_waits_and_then_finds_nothing(own_project: Project) -> None:
+    materialize(own_project, *PLAYS)
+    said: list[str] = []
+    with contextlib.ExitStack() as first:
+        first.enter_context(lock(own_project.dagster_home / "reindex"))
+
+        def listen(event: Event) -> None:
+            said.append(str(event.data.get("message")))
+            first.close()
+
+        assert reindex(own_project, listen) == Reindexed()
+    message = "another `pamp reindex` is rebuilding it; waiting until that one has ended"
+    assert said == [f"{own_project.dagster_home}: {message}"]
 
 
 def test_sources_that_changed_are_shown_as_before_and_without_a_record_as_stale(own_project: Project) -> None:
