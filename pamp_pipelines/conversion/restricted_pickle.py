@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from pamp_pipelines.conversion.pickle_bounds import require_bounded
 from pamp_pipelines.errors import InputError
 
 _MODULES = (
@@ -100,7 +101,7 @@ def load(
     known: Mapping[str, Any] | None = None,
     persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Unpickles `stream`; classes come back as `Inert`, torch dtypes as strings such as `torch.bfloat16`.
+    """Unpickles `stream`, which is at its beginning; classes come back as `Inert`, torch dtypes as strings.
 
     Args:
         where: the file, for messages.
@@ -112,6 +113,8 @@ def load(
         OSError: the stream cannot be read, which says nothing about the pickle.
     """
     try:
+        require_bounded(stream.read())  # before a damaged one takes all memory
+        stream.seek(0)
         return _Unpickler(stream, known or {}, persistent).load()
     except _Refused as refused:
         raise InputError(

@@ -110,7 +110,7 @@ def read_checkpoint(directory: Path) -> StoredCheckpoint:
     try:
         places = _places(metadata["storage_data"])
         tensors, objects = _entries(metadata["state_dict_metadata"], places)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: not the index of a torch_dist checkpoint ({error!r})") from error
     _check_files(directory, tensors, objects)
     return StoredCheckpoint(directory, tensors, objects)
@@ -123,7 +123,10 @@ def _places(storage_data: dict[Inert, Inert]) -> dict[tuple[str, Shape | None], 
         index, info = storage_data.popitem()
         if info["transform_descriptors"]:
             raise ValueError(f"{index['fqn']} is stored with transforms {info['transform_descriptors']}")
-        places[index["fqn"], index["offset"]] = (str(info["relative_path"]), int(info["offset"]), int(info["length"]))
+        start, length = int(info["offset"]), int(info["length"])
+        if start < 0 or length < 0:
+            raise ValueError(f"{index['fqn']} is {length} bytes from byte {start}")
+        places[index["fqn"], index["offset"]] = str(info["relative_path"]), start, length
     return places
 
 
@@ -137,11 +140,25 @@ def _entries(
         if entry.origin == f"{_DCP}.BytesStorageMetadata":
             objects[key] = StoredObject(key, *places[key, None])
             continue
-        chunks = tuple(
-            StoredChunk(chunk["offsets"], chunk["sizes"], *places[key, chunk["offsets"]]) for chunk in entry["chunks"]
-        )
-        tensors[key] = StoredTensor(key, _dtype(entry["properties"].state[0]), entry["size"], chunks)
+        shape = _shape(key, entry["size"])
+        chunks = tuple(_chunk(key, len(shape), chunk, places) for chunk in entry["chunks"])
+        tensors[key] = StoredTensor(key, _dtype(entry["properties"].state[0]), shape, chunks)
     return tensors, objects
+
+
+def _chunk(
+    key: str, axes: int, chunk: Inert, places: Mapping[tuple[str, Shape | None], tuple[str, int, int]]
+) -> StoredChunk:
+    offset, size = _shape(key, chunk["offsets"]), _shape(key, chunk["sizes"])
+    if len(offset) != axes or len(size) != axes:
+        raise ValueError(f"{key} has {axes} axes, a chunk of it is {size} at {offset}")
+    return StoredChunk(offset, size, *places[key, offset])
+
+
+def _shape(key: str, numbers: Any) -> Shape:
+    if not isinstance(numbers, tuple) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise ValueError(f"{key} has {numbers!r} for a shape or an offset")
+    return numbers
 
 
 def _dtype(name: str) -> DType | None:

@@ -106,6 +106,18 @@ def test_damage(tmp_path: Path) -> None:
             read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("fields", [{}, {"size": 5}, {"size": (2.5,)}, {"size": (-1,)}, {"size": (1,) * 9}])
+def test_a_tensor_without_its_shape_is_damage(tmp_path: Path, fields: dict[str, Any]) -> None:
+    write_index(tmp_path, TENSORS, OBJECTS)
+    metadata = pickle.loads((tmp_path / ".metadata").read_bytes())
+    tensor = metadata.state_dict_metadata[TENSORS[0].key]
+    del tensor.__dict__["size"]
+    tensor.__dict__.update(fields)
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata, 2))
+    with pytest.raises(InputError, match=r"\.metadata: not the index of a torch_dist checkpoint"):
+        read_checkpoint(tmp_path)
+
+
 def test_all_missing_and_short_files_at_once(tmp_path: Path) -> None:
     outside = StoredTensor("c", FLOAT32, (1,), (StoredChunk((0,), (1,), "../secret", 0, 4),))
     write_index(tmp_path, [*TENSORS, outside], OBJECTS)
