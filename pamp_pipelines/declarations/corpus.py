@@ -48,6 +48,10 @@ class Datatrove(Declaration):
     """What the block finds in ``doc.metadata``: name to field of the source, e.g. ``{url: meta.url}``."""
 
 
+_MOST_HASHES = 10_000
+"""RefinedWeb, which has the most of the published ones, takes 20 x 450 (Penedo et al. 2023)."""
+
+
 class MinHash(Declaration):
     """Similar texts, found by the MinHash of datatrove (extra ``datatrove``, whose version is part of the shards'
     identity). Two texts are similar when all hashes of one bucket are equal: of pairs that share a part s of their runs
@@ -64,6 +68,18 @@ class MinHash(Declaration):
     language: Annotated[str | None, Field(min_length=1)] = None
     """Whose words, as datatrove names it (``eng``, ``zho``); mostly needs spaCy. None: words are what stands between
     blanks, which Chinese, Japanese and Thai do not write."""
+
+    def checks(self) -> Iterable[Check]:
+        return (self._size_problems,)
+
+    def _size_problems(self) -> Iterator[tuple[str, str]]:
+        hashes = self.num_buckets * self.hashes_per_bucket
+        if hashes > _MOST_HASHES:
+            yield (
+                "num_buckets",
+                f"num_buckets x hashes_per_bucket is {self.num_buckets} x {self.hashes_per_bucket} = {hashes:,} hashes "
+                f"of each run of words; at most {_MOST_HASHES:,}. Lower one of them; usual are 14 x 8.",
+            )
 
 
 class Filter(Declaration):

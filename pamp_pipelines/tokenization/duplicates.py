@@ -11,6 +11,8 @@ DIGEST = 16
 """Bytes of a hash."""
 _AT_ONCE = 4_000_000
 """Hashes that are sorted at once: some 300 MB."""
+_READ_BYTES = 16 << 20
+"""Of a file of hashes that is read at once."""
 
 Kept = npt.NDArray[np.bool_]
 """Whether each document of a piece stays, [documents]."""
@@ -79,7 +81,7 @@ def _equal_neighbours(
         hashes: list[npt.NDArray[np.uint64]] = []
         places: list[_Places] = []
         for path, start in zip(files, starts.tolist(), strict=False):
-            pairs = np.fromfile(path, "<u8").reshape(-1, columns, DIGEST // 8)[:, column]
+            pairs = _column(path, columns, column)
             chosen = np.flatnonzero((pairs[:, 0] % np.uint64(parts) == part) & pairs.any(axis=1))
             hashes.append(pairs[chosen])
             places.append(chosen + start)
@@ -87,6 +89,17 @@ def _equal_neighbours(
         order = np.lexsort((place, both[:, 1], both[:, 0]))
         equal = _repeats(both[:, 0][order]) & _repeats(both[:, 1][order])
         yield place[order[:-1][equal]], place[order[1:][equal]]
+
+
+def _column(path: Path, columns: int, column: int) -> npt.NDArray[np.uint64]:
+    """One hash of each document of a file as numbers, [documents, 2], without having all of them in memory."""
+    width = columns * DIGEST // 8
+    at_once = max(1, _READ_BYTES // (columns * DIGEST)) * width
+    blocks = [np.empty((0, DIGEST // 8), "<u8")]
+    with path.open("rb") as stream:
+        while len(block := np.fromfile(stream, "<u8", at_once)):
+            blocks.append(block.reshape(-1, columns, DIGEST // 8)[:, column].copy())
+    return np.concatenate(blocks)
 
 
 def _repeats(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

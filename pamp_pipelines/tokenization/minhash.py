@@ -14,8 +14,8 @@ from pamp_pipelines.declarations.corpus import MinHash
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.tokenization.duplicates import DIGEST
 
-_SHINGLES = 1 << 14
-"""Runs of words whose hashes are permuted at once: 15 MB for the usual 112 permutations."""
+_PERMUTED = 112 << 14
+"""Hashes that are permuted at once, in 15 MB: of 16,384 runs of words for the usual 112 permutations."""
 
 
 class MinHasher:
@@ -42,6 +42,7 @@ class MinHasher:
             hash_config=HashConfig(hash_fc="sha1"),
         )
         self.width = declared.num_buckets * DIGEST
+        self._at_once = max(1, _PERMUTED // (declared.num_buckets * declared.hashes_per_bucket))
         self._declared = declared
         try:
             # the folder is for its own executors; nothing is written
@@ -61,8 +62,9 @@ class MinHasher:
         if not len(shingles):
             return bytes(self.width)
         # the least over parts is the least over all
-        parts = [self._signature(shingles[start : start + _SHINGLES]) for start in range(0, len(shingles), _SHINGLES)]
-        bands = np.minimum.reduce(parts)
+        bands = self._signature(shingles[: self._at_once])
+        for start in range(self._at_once, len(shingles), self._at_once):
+            np.minimum(bands, self._signature(shingles[start : start + self._at_once]), out=bands)
         return b"".join(hashlib.blake2b(band.tobytes(), digest_size=DIGEST).digest() for band in bands)
 
     def _signature(self, shingles: "np.ndarray[Any, np.dtype[np.uint64]]") -> "np.ndarray[Any, np.dtype[np.uint64]]":

@@ -3,6 +3,7 @@
 import json
 import random
 import struct
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from datatrove.utils.hashing import HashConfig
 
 from pamp_pipelines.declarations.corpus import Corpus, Filter, MinHash
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.tokenization import build, datatrove_blocks, minhash
+from pamp_pipelines.tokenization import build, datatrove_blocks, duplicates, minhash
 from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.duplicates import DIGEST, first_of_similar
 from pamp_pipelines.tokenization.engines import open_tokenizer
@@ -100,8 +101,42 @@ def test_a_text_of_few_words_is_similar_to_none() -> None:
 def test_long_texts_are_hashed_in_parts(plays: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     hasher = MinHasher(DECLARED)
     whole = hasher.fingerprint(plays[0])
-    monkeypatch.setattr(minhash, "_SHINGLES", 7)
-    assert hasher.fingerprint(plays[0]) == whole
+    for permuted in (7 * 40, 1):
+        monkeypatch.setattr(minhash, "_PERMUTED", permuted)
+        assert MinHasher(DECLARED).fingerprint(plays[0]) == whole
+
+
+@pytest.mark.parametrize(("buckets", "hashes"), [(14, 8), (20, 450), (1000, 10)])
+def test_memory_does_not_grow_with_the_number_of_hashes(plays: list[str], buckets: int, hashes: int) -> None:
+    hasher = MinHasher(MinHash(num_buckets=buckets, hashes_per_bucket=hashes))
+    text = " ".join(plays)[:25_000]
+    tracemalloc.start()
+    hasher.fingerprint(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+
+
+def test_memory_of_clusters_does_not_grow_with_the_number_of_bands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bands, documents = 200, 5000
+    hashes = np.random.default_rng(0).integers(0, 256, (documents, bands * DIGEST), np.uint8)
+    hashes[1234, 5 * DIGEST : 6 * DIGEST] = hashes[7, 5 * DIGEST : 6 * DIGEST]
+    hashes.tofile(tmp_path / "0.minhash")
+    monkeypatch.setattr(duplicates, "_READ_BYTES", 1 << 20)
+    tracemalloc.start()
+    (kept,) = first_of_similar([tmp_path / "0.minhash"], bands)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.flatnonzero(~kept).tolist() == [1234]
+    assert peak < 6e6 < hashes.nbytes / 2
+
+
+def test_sizes_that_no_worker_can_compute_are_refused() -> None:
+    MinHash(num_buckets=20, hashes_per_bucket=450)
+    with pytest.raises(ValueError, match=r"1000 x 1000 = 1,000,000 hashes.*at most 10,000"):
+        MinHash(num_buckets=1000, hashes_per_bucket=1000)
 
 
 def test_in_a_build_whatever_the_pieces_and_whatever_was_killed(
