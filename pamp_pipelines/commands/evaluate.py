@@ -32,7 +32,12 @@ class BatchSize(click.ParamType):
     name = "N|auto"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        return "auto" if value == "auto" else click.IntRange(1).convert(value, param, ctx)
+        text = str(value).strip()
+        if text.lower() == "auto":
+            return "auto"
+        if not text.isdecimal() or int(text) < 1:
+            self.fail(f"{value!r} is neither a number of requests, from 1, nor `auto`.", param, ctx)
+        return int(text)
 
 
 @command("evaluate", short_help="Score a model with lm-eval.")
@@ -70,6 +75,8 @@ def evaluate(
     processes_per_node tasks.
     """
     from pamp_pipelines.evaluation.run import evaluate as run
+
+    suites = tuple(dict.fromkeys(suites))
 
     if len(targets) == 1 and Path(target := targets[0]).is_dir():
         from pamp_pipelines.evaluation.plain import plain_job

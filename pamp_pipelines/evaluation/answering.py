@@ -76,14 +76,14 @@ class Answering:
         self.add_bos_token = None
         self._progress = progress
         self._answers_file: Path | None = None
-        self._content = ""
+        self._setting = ""
         self._share: Share | None = None
         self._kind = ""
         self._done = self._all = 0
 
-    def keep_answers(self, path: Path | None, content: str) -> None:
-        """Look answers up in a file, and put them there; ``content`` is the hash of the model."""
-        self._answers_file, self._content = path, content
+    def keep_answers(self, path: Path | None, setting: str) -> None:
+        """Look answers up in a file, and put them there; ``setting`` stands for the model and what runs it."""
+        self._answers_file, self._setting = path, setting
 
     def share_by(self, share: Share | None) -> None:
         """Deal requests to further processes, too: ``Helpers.answer``."""
@@ -116,7 +116,7 @@ class Answering:
         """Answers from the file where they are known, else from this process's model and the helpers'."""
         if kind != "loglikelihood_rolling":
             self._count_cut(kind, requests)
-        setting = (self._content, self.dtype_name, self.max_length, self.policy.prefix_id)
+        setting = (self._setting, self.dtype_name, self.max_length, self.policy.prefix_id)
         self.cache_hook = Answers(self._answers_file, setting)
         answers = [self.cache_hook.known(kind, request.args) for request in requests]
         unknown = [i for i, answer in enumerate(answers) if answer is None]

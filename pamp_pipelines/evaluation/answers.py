@@ -19,7 +19,8 @@ class Answers:
 
     Args:
         path: the file; None for none.
-        setting: what decides answers besides the request: model content, arithmetic, context, first token.
+        setting: what decides answers besides the request: model, backend, arithmetic, context, first
+            token.
     """
 
     def __init__(self, path: Path | None, setting: Sequence[Any]) -> None:
@@ -54,7 +55,9 @@ class Answers:
 
 
 def _sampled(request: Sequence[Any]) -> bool:
-    return any(isinstance(part, dict) and part.get("do_sample") for part in request)
+    """lm-eval samples also where a temperature is given alone; a server, whatever ``do_sample`` says beside it."""
+    options = [part for part in request if isinstance(part, dict)]
+    return any(of.get("do_sample") or float(of.get("temperature") or 0) > 0 for of in options)
 
 
 def delete_answers(path: Path) -> None:

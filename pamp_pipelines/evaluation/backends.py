@@ -12,6 +12,7 @@ from pamp_pipelines.evaluation.answering import Answering, Progress, TokenPolicy
 from pamp_pipelines.evaluation.helpers import Helpers, Loading
 from pamp_pipelines.evaluation.model import load_model, token_policy
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
+from pamp_pipelines.lake.hashing import sha256_json
 
 _PACKAGES = {"vllm": "vllm ray", "local-completions": "'lm-eval[api]'"}
 """What a backend needs besides this package."""
@@ -45,17 +46,23 @@ def load_for(job: EvaluateJob, spec: EvaluationSpec, progress: Progress) -> Load
         torch.set_num_threads(threads)
     devices = _devices(job.device, spec.processes, torch.cuda.device_count())
     model = load_model(subject.directory, subject.prefix, spec.dtype, devices[0], progress)
-    model.keep_answers(job.answers, subject.content)
+    setting = _setting(job, spec)
+    model.keep_answers(job.answers, setting)
     helpers = None
     if spec.processes > 1:
         helpers = Helpers(
             [
-                Loading(subject.directory, subject.prefix, spec.dtype, device, threads, job.answers, subject.content)
+                Loading(subject.directory, subject.prefix, spec.dtype, device, threads, job.answers, setting)
                 for device in devices[1:]
             ]
         )
         model.share_by(helpers.answer)
     return Loaded(model, helpers)
+
+
+def _setting(job: EvaluateJob, spec: EvaluationSpec) -> str:
+    """What tells kept answers of one model from those of another: a server is another model by its address alone."""
+    return sha256_json([job.subject.content, spec.backend, spec.backend_arguments])
 
 
 def _devices(device: str, processes: int, gpus: int) -> list[str]:
@@ -88,7 +95,7 @@ def _other_backend(job: EvaluateJob, spec: EvaluationSpec, progress: Progress) -
             "`backend` out."
         ) from error
     model.begin(policy, progress)
-    model.keep_answers(job.answers, job.subject.content)
+    model.keep_answers(job.answers, _setting(job, spec))
     return model
 
 

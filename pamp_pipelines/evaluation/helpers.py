@@ -30,7 +30,7 @@ class Loading:
     device: str
     threads: int
     answers: Path | None
-    content: str
+    setting: str
 
 
 class Helpers:
@@ -103,7 +103,7 @@ def _serve(pipe: Connection, loading: Loading) -> None:
         try:
             if model is None:
                 model = load_model(loading.directory, loading.prefix, loading.dtype, loading.device, lambda *_: None)
-                model.keep_answers(loading.answers, loading.content)
+                model.keep_answers(loading.answers, loading.setting)
             model.configure(*configuration)
             pipe.send(getattr(model, kind)([SimpleNamespace(args=tuple(args)) for args in requests]))
         except Exception as error:  # the other side raises it

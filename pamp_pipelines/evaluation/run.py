@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from pamp_pipelines.errors import PampError
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import delete_answers
 from pamp_pipelines.evaluation.export_cache import leased
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
@@ -48,13 +49,7 @@ def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
 
 
 def unscored(job: EvaluateJob, on_event: OnEvent = ignore) -> EvaluateJob | None:
-    """The job without what is finished; None when nothing is left.
-
-    Raises:
-        PampError: two of its evaluations have one name.
-    """
-    if len({spec.name for spec in job.evaluations}) < len(job.evaluations):
-        raise PampError(f"evaluations of one job need different names: {[spec.name for spec in job.evaluations]}")
+    """The job without what is finished; None when nothing is left."""
     missing = tuple(spec for spec in job.evaluations if find_intact(spec.output, spec.id, on_event) is None)
     return job.model_copy(update={"evaluations": missing}) if missing else None
 
@@ -119,11 +114,30 @@ def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
 
 @contextlib.contextmanager
 def locks(jobs: Iterable[EvaluateJob]) -> Iterator[None]:
-    """Hold the right to build every output, taken in one order so that two callers cannot wait for each other."""
+    """Hold the right to build every output, taken in one order so that two callers cannot wait for each other.
+
+    Raises:
+        InputError: two evaluations have one name, or one output: the second would wait for the first for ever.
+    """
+    jobs = list(jobs)
+    for job in jobs:
+        if twice := _repeated(spec.name for spec in job.evaluations):
+            raise InputError(
+                f"evaluations of one job need different names, and {', '.join(map(repr, twice))} is there twice: name "
+                "it once; of two task files with one name rename one, or score them in two calls."
+            )
+    outputs = sorted(spec.output for job in jobs for spec in job.evaluations)
+    if again := _repeated(outputs):
+        raise InputError(f"{again[0]}: two of the jobs write their scores here; give each model once.")
     with contextlib.ExitStack() as stack:
-        for output in sorted(spec.output for job in jobs for spec in job.evaluations):
+        for output in outputs:
             stack.enter_context(lock(output))
         yield
+
+
+def _repeated[T](items: Iterable[T]) -> list[T]:
+    """What is there more than once."""
+    return [item for item, times in Counter(items).items() if times > 1]
 
 
 @contextlib.contextmanager

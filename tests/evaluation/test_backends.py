@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import Answers, delete_answers
-from pamp_pipelines.evaluation.backends import _devices, load_for
+from pamp_pipelines.evaluation.backends import _devices, _setting, load_for
 from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.helpers import Helpers, Loading
 from pamp_pipelines.evaluation.model import load_model
@@ -108,6 +108,37 @@ def test_sampled_generations_are_not_kept(tmp_path):
         assert answers.known("generate_until", request) == (None if sampled else "text")
 
 
+def test_a_generation_with_a_temperature_is_not_kept(tmp_path):
+    answers = Answers(tmp_path / "answers.db", ["model"])
+    for request in (("a prompt", {"temperature": 0.7}), ("a prompt", {"do_sample": False, "temperature": 0.7})):
+        answers.add_partial("generate_until", request, "text")
+        assert answers.known("generate_until", request) is None
+
+
+def test_kept_answers_of_one_server_are_not_those_of_another(job, serve, directory):
+    """Two evaluations of one job differ in their servers alone: another model may stand behind the second."""
+    first, second = serve(directory), serve(directory)
+    with torch.no_grad():
+        second.model.get_input_embeddings().weight.mul_(2)
+    of_first = answers_of(job(**at(first)))
+    asked = len(first.prompts)
+    of_second = answers_of(job(**at(second)))
+    assert len(second.prompts) == asked, "asked itself"
+    assert of_second != of_first
+    assert answers_of(job(**at(first))) == of_first
+    assert len(first.prompts) == asked, "its own are found"
+    named = job(**at(first, model="other"))
+    answers_of(named)
+    assert len(first.prompts) == 2 * asked
+    delete_answers(named.answers)
+
+
+def test_the_setting_of_kept_answers_holds_the_backend(job):
+    settings = [job(), job(backend="vllm"), job(backend="vllm", backend_arguments={"quantization": "fp8"})]
+    assert len({_setting(told, told.evaluations[0]) for told in settings}) == 3
+    assert _setting(job(), job().evaluations[0]) == _setting(job(), job(limit=3).evaluations[0])
+
+
 def test_batch_size_auto_is_small_on_a_cpu(directory):
     model = load_model(directory, None, "auto", "cpu", lambda *_: None)
     model.configure("auto", LENGTH)
@@ -128,8 +159,11 @@ class Completions(BaseHTTPRequestHandler):
         if longest > self.server.context:
             status, reply = 400, {"error": f"context of {self.server.context} exceeded: {longest}"}
         body = json.dumps(reply).encode()
+        kind = "application/json"
+        if self.server.instead is not None:
+            kind, body = self.server.instead(reply)
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -165,7 +199,7 @@ def serve():
         serving = ThreadingHTTPServer(("127.0.0.1", 0), Completions)
         serving.model = AutoModelForCausalLM.from_pretrained(directory).eval()
         serving.tokenizer = AutoTokenizer.from_pretrained(directory)
-        serving.context, serving.prompts = context, []
+        serving.context, serving.prompts, serving.instead = context, [], None
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         running.append(serving)
         return serving
@@ -229,6 +263,59 @@ def test_a_server_that_does_not_answer_is_named_with_its_words(job, serve, direc
     small = serve(directory, context=20)
     with pytest.raises(InputError, match=rf"127.0.0.1:{small.server_port}/.*context of 20 exceeded.*max_length"):
         answers_of(job(**at(small)))
+
+
+def choices(change):
+    return lambda reply: ("application/json", json.dumps({"choices": change(reply["choices"])}).encode())
+
+
+@pytest.mark.parametrize("concurrent", [1, 2])
+@pytest.mark.parametrize(
+    ("instead", "sentence"),
+    [
+        (choices(lambda found: found[:-1]), r"choices for \d prompts"),
+        (choices(lambda found: []), "0 choices for"),
+        (choices(lambda found: [*found, found[0]]), r"choices for \d prompts"),
+        (choices(lambda found: None), "no list of `choices`"),
+        (lambda _: ("application/json", b"[]"), "no list of `choices`"),
+        (lambda _: ("application/json", b'{"choices": [3]}'), "no list of `choices`"),
+        (lambda _: ("text/html", b"<html>"), r"not in JSON .*/v1/completions"),
+        (lambda _: ("application/json", b"<html>"), r"not in JSON .*/v1/completions"),
+        (choices(lambda found: [{**c, "logprobs": None} for c in found]), "no `logprobs`"),
+        (
+            choices(lambda found: [{**c, "logprobs": {"token_logprobs": [-1], "top_logprobs": [{}]}} for c in found]),
+            "of 1 tokens where",
+        ),
+        (
+            choices(
+                lambda found: [
+                    {**c, "logprobs": dict.fromkeys(c["logprobs"], [None] * len(c["logprobs"]["top_logprobs"]))}
+                    for c in found
+                ]
+            ),
+            "gaps|tokens where",
+        ),
+    ],
+)
+def test_a_server_that_answers_something_else_is_named(job, serve, directory, concurrent, instead, sentence):
+    server = serve(directory)
+    server.instead = instead
+    with pytest.raises(InputError, match=rf"127.0.0.1:{server.server_port}/.*{sentence}"):
+        answers_of(job(batch_size=2, **at(server, num_concurrent=concurrent)))
+
+
+@pytest.mark.parametrize("concurrent", [1, 2])
+def test_no_text_is_no_answer(job, serve, directory, concurrent):
+    server = serve(directory)
+    server.instead = choices(lambda found: [{**choice, "text": None} for choice in found])
+    told = job(batch_size=2, **at(server, num_concurrent=concurrent))
+    model = load_for(told, told.evaluations[0], lambda *_: None).model
+    prompts = requests(*((text, {"until": ["."], "max_gen_toks": 2}) for text in TEXTS[:2]))
+    with pytest.raises(InputError, match="`text` is None"):
+        model.generate_until(prompts)
+    server.instead = None
+    assert [type(text) for text in model.generate_until(prompts)] == [str, str], "nothing was kept"
+    delete_answers(told.answers)
 
 
 def test_vllm_gets_the_first_token_the_processes_and_the_declared_arguments(job, with_bos, monkeypatch):

@@ -14,7 +14,10 @@ from pamp_pipelines.corpus.job import corpus_job
 from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import load_catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
+from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed, WorkerFailed
+from pamp_pipelines.evaluation import run
+from pamp_pipelines.evaluation.array import evaluate_many
 from pamp_pipelines.evaluation.build import build_tasks
 from pamp_pipelines.evaluation.job import evaluate_job
 from pamp_pipelines.evaluation.plain import plain_job
@@ -84,6 +87,36 @@ def test_a_failure_keeps_what_was_finished_and_publishes_nothing_else(job, tiny_
         evaluate(asked)
     assert not (tmp_path / "scores/sums").exists()
     assert read_artifact(tmp_path / "scores/perplexity").kind == "eval_scores"
+
+
+def test_one_name_twice_is_refused_instead_of_waited_for(job, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.yaml").write_text("task: x\noutput_type: loglikelihood_rolling\ntest_split: test\n")
+    asked = job(*(str(tmp_path / folder / "x.yaml") for folder in "ab"), data={"x": tmp_path / "heldout.jsonl"})
+    for twice in (asked, job("sums", "sums", data={})):
+        with pytest.raises(InputError, match=r"evaluations of one job need different names, and '(x|sums)'"):
+            evaluate(twice)
+    one = job("sums", data={})
+    cluster = ComputeProfile(launcher="slurm")
+    with pytest.raises(InputError, match=r"scores/sums: two of the jobs write"):
+        evaluate_many([one, one], cluster, tmp_path)
+
+
+def test_the_command_takes_a_suite_that_is_named_twice_once(tiny_project, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(run, "evaluate", lambda job, _: asked.append(job) or [])
+    command = ["evaluate", str(tiny_project.data / "models/imported"), "--project", str(tiny_project.root)]
+    command += ["--output", str(tmp_path / "scores"), "--suite", "sums", "--suite", "sums", "--batch-size"]
+    told = CliRunner().invoke(pamp, [*command, "Auto"])
+    assert (told.exit_code, [spec.name for spec in asked[0].evaluations]) == (0, ["sums"]), told.output
+    assert asked[0].evaluations[0].batch_size == "auto"
+    for wrong in ("many", "0", "-1", "1.5"):
+        refused = CliRunner().invoke(pamp, [*command, wrong])
+        assert (
+            refused.exit_code,
+            f"'{wrong}' is neither a number of requests, from 1, nor `auto`" in refused.output,
+        ) == (2, True)
 
 
 def test_identity_covers_what_decides_the_score(job, heldout, tiny_project, tmp_path):
