@@ -13,6 +13,7 @@ import dagster as dg
 from pamp_pipelines.errors import InputError
 
 VARIABLE = "PAMP_KEEP_RUNS_DAYS"
+MOST_DAYS = 36_500
 AT_ONCE = 200
 """Runs that one tick looks at: a tick has to end within a minute."""
 _ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
@@ -41,19 +42,23 @@ def forget_old_runs(minimum_interval_s: int = 600) -> list[dg.SensorDefinition]:
 
 
 def keep_days() -> float:
-    """Raises InputError for what is not a positive number."""
+    """Raises InputError for what is not a positive number, or more than dates can tell."""
     text = os.environ[VARIABLE]
     try:
         days = float(text)
     except ValueError:
         days = 0.0
-    if not days > 0:
-        raise InputError(f"{VARIABLE}={text}: not a number of days above 0.")
+    if not 0 < days <= MOST_DAYS:
+        raise InputError(
+            f"{VARIABLE}={text}: not a number of days above 0 and up to {MOST_DAYS}; unset it to keep all."
+        )
     return days
 
 
 def forget_runs(instance: dg.DagsterInstance, before: datetime.datetime, cursor: str | None) -> tuple[int, str]:
-    """Delete up to ``AT_ONCE`` runs, oldest first.
+    """Delete up to ``AT_ONCE`` runs, in the order in which they ended.
+
+    So does the cursor: by the times at which runs were created, a long one would be passed while it runs.
 
     Args:
         instance: whose runs.
@@ -64,14 +69,14 @@ def forget_runs(instance: dg.DagsterInstance, before: datetime.datetime, cursor:
         how many were deleted, and where to go on.
     """
     after = datetime.datetime.fromisoformat(cursor) if cursor else None
-    wanted = dg.RunsFilter(statuses=_ENDED, updated_before=before, created_after=after)
+    wanted = dg.RunsFilter(statuses=_ENDED, updated_before=before, updated_after=after)
     deleted = 0
-    for record in instance.get_run_records(wanted, limit=AT_ONCE, ascending=True):
+    for record in instance.get_run_records(wanted, limit=AT_ONCE, order_by="update_timestamp", ascending=True):
         run = record.dagster_run
         instance.compute_log_manager.delete_logs(prefix=[run.run_id])
         made = dg.DagsterEventType.ASSET_MATERIALIZATION
         if not instance.get_records_for_run(run.run_id, of_type=made, limit=1).records:
             instance.delete_run(run.run_id)
             deleted += 1
-        after = record.create_timestamp
+        after = record.update_timestamp
     return deleted, after.isoformat() if after else ""

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+import urllib.error
 import urllib.request
 
 import dagster as dg
@@ -12,6 +14,17 @@ VARIABLE = "PAMP_FAILURE_WEBHOOK"
 _SHOWN_TAGS = ("model", "training_config", "version", "profile", "dagster/partition")
 _TIMEOUT_S = 10
 _MOST_CHARACTERS = 1500
+_TRIED_FOR_S = 24 * 3600
+"""After the end of the run. What nobody takes for so long must not keep the failures after it for ever."""
+_TRY_AGAIN = {408, 425, 429}
+"""Of the HTTP statuses below 500, those that ask to come back."""
+
+
+class NotPosted(dg.DagsterError):
+    """Nobody took the message, and the next tick tries again.
+
+    Dagster takes any other exception of a failure sensor for handled: it shows it, and goes on to the next failed run.
+    """
 
 
 def failure_webhook() -> list[dg.SensorDefinition]:
@@ -25,7 +38,13 @@ def failure_webhook() -> list[dg.SensorDefinition]:
         description=f"Posts each failed run to the URL in {VARIABLE}.",
     )
     def webhook(context: dg.RunFailureSensorContext) -> None:
-        post(os.environ[VARIABLE], message(context.dagster_run, context.failure_event.message or ""))
+        try:
+            post(os.environ[VARIABLE], message(context.dagster_run, context.failure_event.message or ""))
+        except OSError as error:
+            record = context.instance.get_run_record_by_id(context.dagster_run.run_id)
+            if record and is_worth_another_try(error, record.update_timestamp.timestamp()):
+                raise NotPosted(f"{VARIABLE}: {error}; the next tick tries again.") from error
+            raise
 
     return [webhook]
 
@@ -37,8 +56,15 @@ def message(run: dg.DagsterRun, reason: str) -> str:
 
 
 def post(url: str, text: str) -> None:
-    """Raises OSError when nobody answers; the sensor's tick then shows it and the next one tries again."""
+    """Raises OSError when nobody answers or the message is refused."""
     data = json.dumps({"text": text}).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
         pass
+
+
+def is_worth_another_try(error: OSError, ended: float) -> bool:
+    """Whether the same message may be taken later; ``ended``: Unix time in seconds at which its run ended."""
+    if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in _TRY_AGAIN:
+        return False
+    return time.time() - ended < _TRIED_FOR_S

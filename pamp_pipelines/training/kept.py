@@ -33,8 +33,9 @@ from pamp_pipelines.training.saved import Saved
 KIND = "checkpoint"
 STAGE_VERSION = 2
 _REPAIR = (
-    "Put the record back from a copy. Without one: a run that goes on writes it anew while it has the checkpoint; "
-    "otherwise delete the record, and the checkpoint is kept no more."
+    "Put the record back from a copy. Without one: a run that goes on writes it anew while it has the checkpoint; of a "
+    "run without manifest.json it can be deleted, and the checkpoint is kept no more; a finished run stays damaged, so "
+    "train another version with `pamp train MODEL CONFIG --fresh`."
 )
 
 

@@ -42,6 +42,18 @@ def test_only_old_runs_without_a_result_are_deleted(instance: dg.DagsterInstance
     assert lost_too != new
 
 
+def test_a_run_that_ends_after_younger_ones_is_deleted_too(instance: dg.DagsterInstance) -> None:
+    @dg.job
+    def training() -> None: ...
+
+    long = instance.create_run_for_job(training)
+    run(instance, made)
+    _, cursor = forget_runs(instance, LATER, None)
+    instance.report_run_failed(long)
+    assert forget_runs(instance, LATER, cursor)[0] == 1
+    assert long.run_id not in known(instance)
+
+
 def test_it_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert forget_old_runs() == []
@@ -53,7 +65,7 @@ def test_it_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch, instance: d
     assert len(known(instance)) == 1
 
 
-@pytest.mark.parametrize("days", ["0", "-1", "ninety", "nan"])
+@pytest.mark.parametrize("days", ["0", "-1", "ninety", "nan", "1e9", "inf"])
 def test_a_number_of_days_is_needed(days: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, days)
     with pytest.raises(InputError, match=f"{VARIABLE}={days}: not a number of days above 0"):
