@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from pamp_pipelines.errors import LauncherError
+from pamp_pipelines.errors import LauncherError, PampError
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.hashing import sha256_file
 from pamp_pipelines.lake.sharing import share
@@ -28,6 +28,8 @@ VANISHED_S = 60.0
 clusters show a new file late."""
 _KILL_WAIT_S = 60.0
 """Seconds that Slurm gets to end a job that was killed; its own KillWait is 30 by default."""
+_SUBMIT_S = 5.0
+"""Seconds after which a job whose submission was interrupted is not looked for any more."""
 _START_S = 10.0
 """Seconds for a job that has its nodes to start the worker on them."""
 _SHELL_S = 10.0
@@ -109,8 +111,14 @@ class SlurmLauncher:
             details=details,
         )
         write_handle(spec.run_dir, handle)
-        handle = handle.model_copy(update={"id": self._submit(log_dir / "job.sh", name)})
-        write_handle(spec.run_dir, handle)
+        try:
+            handle = handle.model_copy(update={"id": self._submit(log_dir / "job.sh", name)})
+            write_handle(spec.run_dir, handle)
+        except PampError:
+            raise  # refused; or not known to be taken: the next attempt finds it by its name
+        except BaseException:
+            self._withdraw(handle)
+            raise
         return handle
 
     def _submit(self, script: Path, name: str) -> str:
@@ -122,6 +130,20 @@ class SlurmLauncher:
                 if job := slurm.find_by_name(name):
                     return job
             raise
+
+    def _withdraw(self, handle: Handle) -> None:
+        """End the job of a submission that was interrupted: sbatch may have handed it in, or do so in a moment."""
+        with contextlib.suppress(OSError):
+            write_text(handle.log_dir / CANCEL, "")  # one that comes later than this function waits ends itself
+        deadline = self._clock() + _SUBMIT_S
+        while True:
+            with contextlib.suppress(LauncherError):
+                if job := slurm.find_by_name(handle.details["name"]):
+                    self.cancel(handle.model_copy(update={"id": job}))
+                    return
+            if self._clock() >= deadline:
+                return
+            time.sleep(_PAUSE_S)
 
     def poll(self, handle: Handle) -> Status:
         """Asks the controller every ``poll_s`` seconds, at once when the job's exit file is there.

@@ -20,7 +20,7 @@ _TRANSIENT = ("unable to contact", "timed out", "temporarily", "connection", "sl
 
 
 class Unreachable(LauncherError):
-    """The controller does not answer: nothing can be said about a job."""
+    """The controller does not answer, or its command is not to be had: nothing can be said about a job."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ def submit(script: Path) -> str:
 
     Raises:
         InputError: Slurm refuses the job, e.g. for an unknown partition; with its own words.
-        Unreachable: the controller does not answer; the job may have been taken all the same.
-        LauncherError: Slurm is not installed here.
+        Unreachable: the controller does not answer; the job may have been taken all the same. Or there is no sbatch.
     """
     done = _run("sbatch", "--parsable", str(script))
     if done.returncode != 0:
@@ -139,7 +138,9 @@ def _run(*command: str) -> "subprocess.CompletedProcess[str]":
             env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise LauncherError(f"{command[0]} is not installed here: a Slurm profile needs a submit host") from error
+        raise Unreachable(f"{command[0]} is not installed here: a Slurm profile needs a submit host") from error
+    except OSError as error:  # the file system that it lies on, or a machine without room for one more process
+        raise Unreachable(f"{command[0]} cannot be started: {error}") from error
     except subprocess.TimeoutExpired as error:
         raise Unreachable(f"{command[0]} did not answer within {_LIMIT_S:g} s") from error
 
