@@ -14,6 +14,7 @@ from pamp_pipelines.orchestration.assets.pretrained_checkpoint import pretrained
 from pamp_pipelines.orchestration.assets.raw_corpus import raw_corpus_asset
 from pamp_pipelines.orchestration.assets.tokenized_shards import tokenized_shards_asset
 from pamp_pipelines.orchestration.automation import automation_sensor
+from pamp_pipelines.orchestration.executor import waiting_executor
 from pamp_pipelines.orchestration.jobs import jobs
 from pamp_pipelines.orchestration.partitions import partitions
 from pamp_pipelines.orchestration.resources import ProjectResource
@@ -52,8 +53,7 @@ def build_definitions(project: Project, *, interval_s: int = 30) -> dg.Definitio
             *retrain_on_new_data(catalog, made, 2 * interval_s),
         ],
         resources={"pamp": ProjectResource(root=str(project.root))},
-        # One process for a run: there is one chain in it, and no step process can outlive a killed run.
-        executor=dg.in_process_executor,
+        executor=waiting_executor,
     )
 
 

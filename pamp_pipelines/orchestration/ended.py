@@ -47,7 +47,7 @@ def stop_when_ended(
         if clock() - looked < LOOK_S:
             return
         looked = clock()
-        status = _status(context)
+        status = run_status(context.instance, context.run.run_id)
         if status is dg.DagsterRunStatus.CANCELING:
             asked = min(asked, looked)
         if status in (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE) or looked - asked >= UNHEARD_S:
@@ -56,9 +56,10 @@ def stop_when_ended(
     return look
 
 
-def _status(context: dg.AssetExecutionContext) -> dg.DagsterRunStatus | None:
+def run_status(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:
+    """Of a run; None where it is gone, or the database does not answer."""
     try:
-        run = context.instance.get_run_by_id(context.run.run_id)
+        run = instance.get_run_by_id(run_id)
     except Exception as error:
         if not is_outage(error):
             raise

@@ -28,7 +28,27 @@ def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
     for run in dead:
         instance.report_run_failed(run, "The process that executed this run was killed.")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    _free_lost_slots(instance)
     return [run.run_id for run in dead]
+
+
+def _free_lost_slots(instance: dg.DagsterInstance) -> None:
+    """Free slots, and places in the line for one, of runs that do not exist, and of ended runs whose process is gone.
+
+    Every run is created before it claims, so that one which is not there was deleted, or never came to be.
+    """
+    storage = instance.event_log_storage
+    if not storage.supports_global_concurrency_limits:
+        return
+    infos = [storage.get_concurrency_info(pool) for pool in storage.get_concurrency_keys()]
+    holders = {run for info in infos for run in (*info.active_run_ids, *info.assigned_run_ids, *info.pending_run_ids)}
+    if not holders:
+        return
+    found = {run.run_id: run for run in instance.get_runs(filters=dg.RunsFilter(run_ids=sorted(holders)))}
+    for run_id in holders:
+        run = found.get(run_id)
+        if run is None or (run.is_finished and _is_dead(run.tags.get(PROCESS_TAG, ""), run_id)):
+            storage.free_concurrency_slots_for_run(run_id)
 
 
 def _is_dead(tag: str, run_id: str) -> bool:

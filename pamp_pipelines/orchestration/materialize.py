@@ -21,11 +21,11 @@ from pamp_pipelines.orchestration.checkpoints import announce_unknown
 from pamp_pipelines.orchestration.damage import sentences
 from pamp_pipelines.orchestration.declarations import observe
 from pamp_pipelines.orchestration.events import listener
+from pamp_pipelines.orchestration.executor import execute_here
 from pamp_pipelines.orchestration.failures import stage_error
 from pamp_pipelines.orchestration.instance import open_instance
-from pamp_pipelines.orchestration.leftovers import end_leftovers, process_tags
+from pamp_pipelines.orchestration.leftovers import end_leftovers
 from pamp_pipelines.orchestration.origin import origin, origin_in
-from pamp_pipelines.orchestration.pools import holding_slot
 from pamp_pipelines.orchestration.recording import READS
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.staleness import is_stale
@@ -141,15 +141,16 @@ class _Runner:
         self.on_event(event("started", asset=selection.stage, partition=partition))
         token, launched = listener.set(self.on_event), origin.set(origin_in(self.project, self._job.name))
         try:
-            with holding_slot(self.instance, self._pool(selection), run_id, selection.stage, self.on_event):
-                outcome = self._job.execute_in_process(
-                    asset_selection=[asset_key(asset) for asset in selection.assets],
-                    partition_key=partition,
-                    instance=self.instance,
-                    run_id=run_id,
-                    tags=process_tags(run_id),
-                    run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-                )
+            outcome = execute_here(
+                self._job,
+                [asset_key(asset) for asset in selection.assets],
+                partition,
+                self.instance,
+                run_id,
+                {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            )
+        except dg.DagsterExecutionInterruptedError as error:
+            raise KeyboardInterrupt from error
         except (dg.Failure, dg.DagsterError) as error:
             raise stage_error(error, self.instance, run_id) from error
         finally:
@@ -169,10 +170,6 @@ class _Runner:
             )
             for asset in selection.assets
         ]
-
-    def _pool(self, selection: Selection) -> str | None:
-        pools = self._job.asset_layer.asset_graph.get(asset_key(selection.assets[0])).pools
-        return next(iter(pools or ()), None)
 
 
 def _path(metadata: Mapping[str, dg.MetadataValue]) -> Path:

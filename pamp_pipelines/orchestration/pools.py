@@ -1,64 +1,60 @@
-"""A slot of a pool for a run that is executed in this process.
+"""The slot of a pool that a step needs, waited for where a cancel is heard.
 
-Dagster's queue does not start a run whose pool is full. A run that is executed in process has no queue: its executor
-claims the slot, and where there is none it turns round at full speed in a loop that says nothing and is deaf to Ctrl-C
-(``ActiveExecution.sleep_til_ready``). So the slot is claimed for it before it begins.
+Dagster's queue does not start a run whose pool is full. A run that another one was quicker than has left the queue, and
+one of `pamp materialize` has none: Dagster's in-process executor then turns round at full speed in a loop that says
+nothing and hears neither a signal nor that its run was ended (``ActiveExecution.sleep_til_ready``).
 """
 
-import contextlib
 import time
-from collections.abc import Iterator
 
 import dagster as dg
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
+from dagster._utils.interrupts import pop_captured_interrupt
 
-from pamp_pipelines.lake.events import OnEvent, event, ignore
+from pamp_pipelines.lake.events import event
+from pamp_pipelines.orchestration.ended import run_status
+from pamp_pipelines.orchestration.events import listener
 from pamp_pipelines.orchestration.leftovers import end_leftovers
 
 POLL_S = 1.0
-"""Seconds between two attempts to claim a slot."""
+"""Seconds between two looks for a slot."""
+
+OVER = frozenset({dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE})
+"""No work has begun that a second request beside the signal could cut short."""
 
 
-@contextlib.contextmanager
-def holding_slot(
-    instance: dg.DagsterInstance, pool: str | None, run_id: str, step: str, on_event: OnEvent = ignore
-) -> Iterator[None]:
-    """A block in which the step of a run has its slot, from before the run exists; the executor finds it claimed.
+class WaitingSlots(InstanceConcurrencyContext):
+    """Dagster's claims of a run's steps, each of which comes back with the slot."""
 
-    Args:
-        instance: whose pools.
-        pool: of the asset; None for one without.
-        run_id: that the run will have.
-        step: key of its step.
-        on_event: gets a ``warning`` that names the runs which hold the slots.
-    """
-    storage = instance.event_log_storage
-    if pool is None or not _is_limited(instance, pool):
-        yield
-        return
-    told: set[str] = set()
-    while not storage.claim_concurrency_slot(pool, run_id, step).is_claimed:
-        # out of the queue again: were this process killed now, nobody would take a run out that does not exist yet
-        storage.free_concurrency_slot_for_step(run_id, step)
-        if (holders := {slot.run_id for slot in storage.get_concurrency_info(pool).claimed_slots}) != told:
-            told = holders
-            named = ", ".join(sorted(run[:8] for run in holders)) or "no run: its limit is 0"
-            on_event(event("warning", message=f"Waiting for a slot of the pool {pool}, held by {named}."))
-        time.sleep(POLL_S)
-        end_leftovers(instance)
-    try:
-        yield
-    finally:
-        storage.free_concurrency_slot_for_step(run_id, step)
+    def __init__(self, instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+        super().__init__(instance, run)
+        self._of_instance, self._run = instance, run
 
+    def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
+        """True, after the wait. What holds the slot is said in the run's log and to the command line.
 
-def _is_limited(instance: dg.DagsterInstance, pool: str) -> bool:
-    """Whether steps of the pool have to claim. A pool that is met for the first time gets the default limit, and one
-    that has it follows an edited dagster.yaml, as with the executor's own claim."""
-    storage = instance.event_log_storage
-    if not storage.supports_global_concurrency_limits:
-        return False
-    limits = {limit.name: limit for limit in storage.get_pool_limits()}
-    if pool in limits and not limits[pool].from_default:
+        Raises:
+            DagsterExecutionInterruptedError: the run was canceled meanwhile.
+        """
+        told: str | None = None
+        while not super().claim(concurrency_key, step_key, step_priority):
+            if (waits := self._waits_for(concurrency_key)) != told:
+                told = waits
+                self._of_instance.report_engine_event(waits, self._run)
+                listener.get()(event("warning", message=waits))
+            time.sleep(POLL_S)
+            self._stop_when_over()
+            end_leftovers(self._of_instance)
         return True
-    storage.initialize_concurrency_limit_to_default(pool)
-    return any(limit.name == pool for limit in storage.get_pool_limits())
+
+    def _waits_for(self, pool: str) -> str:
+        found = self._of_instance.event_log_storage.get_concurrency_info(pool)
+        # a slot is assigned to the next of the waiting before that one takes it
+        holders = (found.active_run_ids | found.assigned_run_ids) - {self._run.run_id}
+        named = ", ".join(sorted(run[:8] for run in holders)) or f"no run: its limit is {found.slot_count}"
+        return f"Waiting for a slot of the pool {pool}, held by {named}."
+
+    def _stop_when_over(self) -> None:
+        status = run_status(self._of_instance, self._run.run_id)
+        if pop_captured_interrupt() or status in OVER:  # the executor keeps signals back outside of steps
+            raise dg.DagsterExecutionInterruptedError("the run was canceled while it waited for a slot")

@@ -79,8 +79,7 @@ def wait(context: dg.AssetExecutionContext, seconds: float) -> None:
     """Wait inside the step, which keeps its slot of the pool.
 
     Dagster's own wait between two attempts is one long sleep that no signal ends (``ActiveExecution.sleep_til_ready``),
-    with the slot given away; and where another run has taken the slot, the in-process executor turns round in a loop
-    that hears nothing either.
+    with the slot given away.
 
     Raises:
         DagsterExecutionInterruptedError: the run was canceled meanwhile.

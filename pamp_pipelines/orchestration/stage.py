@@ -12,8 +12,6 @@ from pamp_pipelines.lake.staging import listening
 from pamp_pipelines.orchestration.ended import stopping_when_ended
 from pamp_pipelines.orchestration.events import Reporter
 from pamp_pipelines.orchestration.failures import as_failures
-from pamp_pipelines.orchestration.leftovers import process_tags
-from pamp_pipelines.orchestration.origin import adopt
 from pamp_pipelines.orchestration.retries import refuse_after_max_runtime
 from pamp_pipelines.orchestration.tags import partition_tags, tag_run
 from pamp_pipelines.orchestration.versions import asset_key
@@ -36,9 +34,6 @@ def stage(
         resumes: another attempt goes on where this one stopped, so that a crash is worth one.
     """
     refuse_after_max_runtime(context)
-    # by which the run is found to be dead when its process was killed together with the daemon
-    context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
-    adopt(context.instance, context.run.run_id)
     reporter = Reporter(context, asset_key(asset), on_checkpoint=on_checkpoint)
     with as_failures(context, resumes=resumes), leasing(), listening(reporter):
         partition = str(context.partition_key) if context.has_partition_key else None

@@ -2,6 +2,8 @@ import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import dagster as dg
 import psutil
@@ -51,3 +53,34 @@ def test_living_and_foreign_runs_are_left_alone(instance: dg.DagsterInstance, ta
     run = start_run(instance, tags)
     assert end_leftovers(instance) == []
     assert instance.get_run_by_id(run).status is dg.DagsterRunStatus.STARTED  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance in memory has no pools."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def test_the_slot_of_a_run_that_never_came_to_be_is_freed(on_disk: dg.DagsterInstance) -> None:
+    storage = on_disk.event_log_storage
+    storage.set_concurrency_slots("train", 1)
+    assert storage.claim_concurrency_slot("train", str(uuid.uuid4()), "step").is_claimed
+    assert not storage.claim_concurrency_slot("train", str(uuid.uuid4()), "step").is_claimed  # waits in the line
+    living = start_run(on_disk, process_tags("RUN"))
+    assert not storage.claim_concurrency_slot("train", living, "step").is_claimed
+    assert end_leftovers(on_disk) == []
+    assert storage.claim_concurrency_slot("train", living, "step").is_claimed
+    end_leftovers(on_disk)
+    assert storage.get_concurrency_info("train").active_run_ids == {living}
+
+
+def test_an_ended_run_keeps_its_slot_as_long_as_its_process_lives(on_disk: dg.DagsterInstance) -> None:
+    storage = on_disk.event_log_storage
+    storage.set_concurrency_slots("train", 2)
+    living, dead = start_run(on_disk, process_tags("RUN")), start_run(on_disk, dead_process_tags())
+    for run in (living, dead):
+        assert storage.claim_concurrency_slot("train", run, "step").is_claimed
+        on_disk.handle_run_event(run, dg.DagsterEvent("PIPELINE_CANCELED", "job"))
+    assert end_leftovers(on_disk) == []
+    assert storage.get_concurrency_info("train").active_run_ids == {living}
