@@ -1,6 +1,5 @@
 """The tokenized_shards stage: documents in, Megatron shards and the held-out text out, in bounded memory."""
 
-import errno
 import os
 import shutil
 from collections import Counter
@@ -14,12 +13,13 @@ from pamp_pipelines.corpus.fingerprints import require_unchanged
 from pamp_pipelines.corpus.progress import Progress
 from pamp_pipelines.corpus.spans import plan_tasks
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.errors import InputError, PampError, WorkerFailed
+from pamp_pipelines.errors import DiskFull, InputError, PampError, WorkerFailed
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.events import OnEvent, event, ignore
 from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
+from pamp_pipelines.launchers.disk import is_no_space
 from pamp_pipelines.tokenization.array import end_other_array, make_pieces_on
 from pamp_pipelines.tokenization.duplicates import Kept, first_occurrences, first_of_similar
 from pamp_pipelines.tokenization.encoders import REFERENCE, choose_encoder, versioned
@@ -56,6 +56,7 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore, *, profile: ComputePr
     Raises:
         InputError: a source is bad or changed since raw_corpus, or one side of the split is empty.
         WorkerFailed: a worker process ended by itself; what it finished is kept.
+        DiskFull: no space is left; finished pieces are kept.
     """
     with lock(job.output):
         if found := find_intact(job.output, job.id, on_event):
@@ -67,19 +68,23 @@ def tokenize(job: TokenizeJob, on_event: OnEvent = ignore, *, profile: ComputePr
         staging = Staging.of(job.output)
         try:
             artifact = _build(job, staging, reference, on_event, profile)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            staging.remove()
-            raise PampError(f"{job.output.parent}: no space left on the disk; free some and run again.") from error
-        except PampError as error:
-            # after a kill, a cancel or a lost worker the next build goes on with the pieces; these are of no use
-            if not isinstance(error, WorkerFailed):
+        except (WorkerFailed, DiskFull):
+            raise  # from an array, whose other tasks may still write; the next build goes on with the pieces
+        except (OSError, PampError) as error:
+            if is_no_space(error):
+                kept = staging.keep_finished()
+                raise DiskFull(job.output.parent, _kept(kept, staging)) from error
+            # after a kill or a cancel the next build goes on with the pieces; these are of no use
+            if isinstance(error, PampError):
                 staging.remove()
             raise
         staging.remove()
     on_event(event("finished", stage=KIND, corpus=job.corpus, **artifact.manifest.stats))
     return artifact
+
+
+def _kept(pieces: int, staging: Staging) -> str:
+    return f"That goes on with {pieces} finished pieces in {staging.folder}, which may be deleted." if pieces else ""
 
 
 def _build(
@@ -238,11 +243,16 @@ def _require_documents(job: TokenizeJob, sides: dict[str, dict[str, Any]], dropp
             f"corpus {job.corpus!r}: no document is left (dropped: {dict(dropped) or 'none'}). "
             "Check the sources, the format, the text field and the filters."
         )
+    left = f"{total} documents"
+    if dropped:
+        left += f" that are left (dropped: {dict(dropped)})"
     split = f"held_out.fraction is {job.held_out.fraction}, its seed {job.held_out.seed}"
     if job.held_out.fraction and sides[HELDOUT]["documents"] == 0:
         raise InputError(
-            f"corpus {job.corpus!r}: none of {total} documents is held out, so nothing can be validated ({split}). "
-            "Raise the fraction, take another seed, or declare 0 to hold out nothing."
+            f"corpus {job.corpus!r}: none of {left} is held out, so nothing can be validated ({split}). "
+            f"Raise the fraction, take another seed, {'check the filters, ' if dropped else ''}"
+            "or declare 0 to hold out nothing."
         )
     if sides[TRAIN]["documents"] == 0:
-        raise InputError(f"corpus {job.corpus!r}: all {total} documents are held out ({split}). Lower the fraction.")
+        advice = "Lower the fraction" + (", or check the filters and the sources." if dropped else ".")
+        raise InputError(f"corpus {job.corpus!r}: all {left} are held out ({split}). {advice}")

@@ -131,6 +131,22 @@ class Staging:
             return None
         return piece
 
+    def keep_finished(self) -> int:
+        """Remove the files of pieces that are not complete, and the folder if none is; gives how many are.
+
+        Nobody may write into it now.
+        """
+        finished: dict[int, bool] = {}
+        for path in list(self.folder.glob("[0-9]*.*")):
+            task = int(path.name.split(".")[0])
+            if task not in finished:
+                finished[task] = self.finished(task) is not None
+            if not finished[task]:
+                path.unlink(missing_ok=True)
+        if not any(finished.values()):
+            self.remove()
+        return sum(finished.values())
+
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -5,7 +5,6 @@ It reads task numbers from its standard input and writes a JSON object a line to
 ends with its input, so also with a parent that is killed: at most the pieces in work are lost then.
 """
 
-import errno
 import fcntl
 import os
 import queue
@@ -18,6 +17,7 @@ from typing import Any
 import orjson
 
 from pamp_pipelines.errors import InputError, PampError
+from pamp_pipelines.launchers.disk import is_no_space
 from pamp_pipelines.tokenization.pieces import PieceMaker, Plan, Staging
 
 _REPORT_S = 0.5
@@ -41,7 +41,7 @@ def main(folder: str) -> None:
         except PampError as error:
             _say(failed=str(error), kind="input" if isinstance(error, InputError) else "other")
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if not is_no_space(error):
                 raise
             _say(failed=str(error), kind="full")
 

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pamp_pipelines.corpus import progress
-from pamp_pipelines.errors import InputError, PampError
+from pamp_pipelines.declarations.corpus import Filter
+from pamp_pipelines.errors import DiskFull, InputError
 from pamp_pipelines.lake.artifact import Artifact, read_artifact
 from pamp_pipelines.lake.events import Event
 from pamp_pipelines.tokenization import indexed, join
@@ -19,6 +22,7 @@ from pamp_pipelines.tokenization.build import tokenize
 from pamp_pipelines.tokenization.engines import open_tokenizer
 from pamp_pipelines.tokenization.indexed import IndexedReader
 from pamp_pipelines.tokenization.job import TokenizeJob, plain_tokenize_job
+from pamp_pipelines.tokenization.pieces import Piece, PieceMaker, Staging
 
 MakeJob = Callable[..., TokenizeJob]
 PROPERTY = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -164,8 +168,18 @@ def test_an_empty_corpus_is_named(make_job: MakeJob) -> None:
 def test_an_empty_side_of_the_split_is_named(make_job: MakeJob) -> None:
     with pytest.raises(InputError, match=r"none of 2 documents is held out.*fraction is 0\.001.*Raise the fraction"):
         tokenize(make_job(["a", "b"], fraction=0.001))
-    with pytest.raises(InputError, match=r"all 2 documents are held out"):
+    with pytest.raises(InputError, match=r"all 2 documents are held out .*Lower the fraction\.$"):
         tokenize(make_job(["a", "b"], fraction=0.9999))
+
+
+def test_an_empty_side_tells_what_the_filters_dropped(make_job: MakeJob) -> None:
+    filters = [Filter(deduplicate="exact")]
+    texts = ["a", "b", *["a"] * 48, ""]
+    dropped = r"2 documents that are left \(dropped: \{'empty': 1, 'duplicate': 48\}\)"
+    with pytest.raises(InputError, match=rf"all {dropped} are held out.*Lower the fraction, or check the filters"):
+        tokenize(make_job(texts, fraction=0.9999, filters=filters))
+    with pytest.raises(InputError, match=rf"none of {dropped} is held out.*check the filters"):
+        tokenize(make_job(texts, fraction=0.001, filters=filters))
 
 
 def test_a_source_that_changed_is_refused(make_job: MakeJob) -> None:
@@ -228,15 +242,69 @@ def test_progress_counts_up_and_can_cancel(make_job: MakeJob, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("module", "writes"), [(join, "bin_path"), (indexed, "idx_path")])
-def test_a_full_disk_leaves_nothing(
+def test_a_disk_that_is_full_when_pieces_are_joined_leaves_them(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, module: ModuleType, writes: str
 ) -> None:
-    job = make_job([f"document {i}" for i in range(5000)], fraction=0.5)
-    # every write to /dev/full fails with ENOSPC
-    monkeypatch.setattr(module, writes, lambda _: Path("/dev/full"))
-    with pytest.raises(PampError, match="no space left"):
+    job = make_job([f"document {i}" for i in range(5000)], fraction=0.5).model_copy(update={"task_bytes": 40_000})
+    with monkeypatch.context() as patch:
+        # every write to /dev/full fails with ENOSPC
+        patch.setattr(module, writes, lambda _: Path("/dev/full"))
+        with pytest.raises(DiskFull, match=r"no space left.*goes on with 4 finished pieces in .*out\.pieces"):
+            tokenize(job)
+    assert left_beside(job) == [".out.pieces"]
+    assert resumed(job) == 4
+    assert left_beside(job) == ["out"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_full_while_pieces_are_made_leaves_the_finished_ones(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    job = make_job([f"document {i}" for i in range(5000)]).model_copy(update={"task_bytes": 40_000, "workers": 1})
+    whole = tokenize(job.model_copy(update={"output": job.output.with_name("whole")}))
+
+    def full(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    def run_out(self: PieceMaker, task: int, on_batch: Any) -> Piece:
+        with monkeypatch.context() as patch:
+            if task in unlucky:
+                patch.setattr(Piece, "model_dump_json", full)
+            return make(self, task, on_batch)
+
+    make = PieceMaker.make
+    with monkeypatch.context() as patch:
+        patch.setattr(PieceMaker, "make", run_out)
+        unlucky = {0}
+        with pytest.raises(DiskFull, match=r"run again\.$"):
+            tokenize(job)
+        assert left_beside(job) == []
+        unlucky = {2}
+        with pytest.raises(DiskFull, match="2 finished pieces"):
+            tokenize(job)
+    staging = Staging.of(job.output)
+    assert {path.name[:7] for path in staging.folder.glob("0*")} == {"0000000", "0000001"}
+    assert resumed(job) == 2
+    assert read_artifact(job.output).content == whole.content
+
+
+def test_a_worker_tells_of_a_full_quota(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = make_job([f"document {i}" for i in range(5000)]).model_copy(update={"task_bytes": 40_000, "workers": 2})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/sitecustomize.py").write_text(
+        "import errno, pathlib\ndef rename(self, target):\n    raise OSError(errno.EDQUOT, 'quota')\n"
+        "pathlib.Path.rename = rename\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "full")  # workers get it as PYTHONPATH
+    with pytest.raises(DiskFull, match="no space left"):
         tokenize(job)
-    assert left_beside(job) == []
+
+
+def resumed(job: TokenizeJob) -> int:
+    """Builds; gives how many pieces of an earlier build were used."""
+    events: list[Event] = []
+    tokenize(job, events.append)
+    return sum(event.data.get("resumed", 0) for event in events)
 
 
 def test_counts_that_differ_from_raw_corpus_fail_the_check(make_job: MakeJob) -> None:
@@ -244,7 +312,7 @@ def test_counts_that_differ_from_raw_corpus_fail_the_check(make_job: MakeJob) ->
     assert [c.name for c in artifact.manifest.failed_checks] == ["counts_agree"]
 
 
-def test_a_disk_that_is_too_small_is_named_and_nothing_is_left(
+def test_a_disk_that_is_too_small_is_named_and_nothing_unfinished_is_left(
     make_job: MakeJob, small_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job([f"document {i} " * 20 for i in range(2000)])
@@ -252,6 +320,6 @@ def test_a_disk_that_is_too_small_is_named_and_nothing_is_left(
     if not disk.is_mount():  # no process of this stage syncs before the end
         monkeypatch.setattr(join, "bin_path", lambda _: Path("/dev/full"))
     job = job.model_copy(update={"output": disk / job.output.name})
-    with pytest.raises(PampError, match=f"{disk}: no space left on the disk; free some and run again"):
+    with pytest.raises(DiskFull, match=f"{disk}: no space left on the disk; free some and run again"):
         tokenize(job)
-    assert left_beside(job) == []
+    assert left_beside(job) == ([] if disk.is_mount() else [".out.pieces"])
