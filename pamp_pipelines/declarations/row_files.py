@@ -38,8 +38,8 @@ def is_held_out(source: str) -> bool:
 
 
 def held_out_corpus(source: str) -> str | None:
-    """The corpus that ``held_out:CORPUS`` names; None for those of the run."""
-    return source.partition(":")[2] or None
+    """The corpus that ``held_out:CORPUS`` names, also where that is nothing; None for those of the run."""
+    return None if source == HELD_OUT else source.removeprefix(f"{HELD_OUT}:")
 
 
 def is_file(source: str) -> bool:

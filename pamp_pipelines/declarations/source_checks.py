@@ -10,7 +10,7 @@ from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.hf_config import cached_directory, load_hf_config
 from pamp_pipelines.declarations.model import Model
 from pamp_pipelines.declarations.report import Report, Subject
-from pamp_pipelines.declarations.row_files import HUB, held_out_corpus, hub_source, is_held_out, row_file
+from pamp_pipelines.declarations.row_files import HELD_OUT, HUB, held_out_corpus, hub_source, is_held_out, row_file
 from pamp_pipelines.declarations.scratch_checks import check_scratch_config
 from pamp_pipelines.declarations.suggest import did_you_mean
 from pamp_pipelines.errors import InputError
@@ -85,7 +85,9 @@ def _check_rows(catalog: Catalog, subject: Subject, task: str, source: str) -> N
     """Where the rows of a task are said to be: a file of the project or of a package, the hub, held-out documents."""
     if is_held_out(source):
         corpus = held_out_corpus(source)
-        if corpus is not None and corpus not in catalog.corpora:
+        if corpus == "":
+            subject.error("data", f"{source!r}: name a corpus after the colon, or write {HELD_OUT} for the run's", task)
+        elif corpus is not None and corpus not in catalog.corpora:
             subject.error("data", f"{source!r}: there is no such corpus.{did_you_mean(corpus, catalog.corpora)}", task)
         elif corpus is not None and not catalog.corpora[corpus].held_out.fraction:
             hint = "give it `held_out: {fraction: …}`"

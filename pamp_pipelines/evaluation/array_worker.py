@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from pamp_pipelines.errors import PampError
@@ -15,7 +16,7 @@ from pamp_pipelines.evaluation.array import Jobs
 from pamp_pipelines.evaluation.worker import DONE, score_all
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.launchers.base import TASK, TASKS, event_logs
-from pamp_pipelines.launchers.disk import run_main
+from pamp_pipelines.launchers.disk import is_no_space, run_main
 
 
 def main(path: Path) -> int:
@@ -30,10 +31,16 @@ def main(path: Path) -> int:
         job.work.mkdir(parents=True, exist_ok=True)
         try:
             score_all(job.model_copy(update={"evaluations": left}), log)
-        except PampError as error:
+        except Exception as error:
+            if is_no_space(error):
+                raise  # no other model can be scored either
             status = 1
-            log.write("failed", message=f"{job.subject.directory}: {error}")
-            print(f"error: {job.subject.directory}: {error}", file=sys.stderr, flush=True)
+            known = isinstance(error, PampError)
+            reason = f"{job.subject.directory}: {error if known else f'{type(error).__name__}: {error}'}"
+            log.write("failed", message=reason)
+            print(f"error: {reason}", file=sys.stderr, flush=True)
+            if not known:
+                traceback.print_exc()
     return status
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.declarations.profile import ComputeProfile
-from pamp_pipelines.declarations.row_files import HUB, held_out_corpus, is_held_out, row_file
+from pamp_pipelines.declarations.row_files import HELD_OUT, HUB, held_out_corpus, is_held_out, row_file
 from pamp_pipelines.declarations.training_config import TrainingConfig
 from pamp_pipelines.errors import InputError, MissingInput, VerificationFailed
 from pamp_pipelines.evaluation.export_cache import evicted_export
@@ -146,6 +146,8 @@ def _rows(
             raise InputError(f"{where}: no task of this evaluation.")
         if is_held_out(source):
             corpus = held_out_corpus(source)
+            if corpus == "":
+                raise InputError(f"{where}: {source!r} names no corpus after the colon; {HELD_OUT} is the run's own.")
             rows[task] = _held_out(catalog, lake, model, training, corpus)
             if not rows[task]:
                 which = f"corpus {corpus} holds" if corpus else f"the corpora of {training.name} hold"

@@ -167,6 +167,7 @@ def test_key_value_heads_may_be_replicated(project: Project, edit: Edit) -> None
             "data/benchmarks/x.jsonl",
             "ppl.yaml:3: data.heldout_perplexity: …make setup",
         ),
+        (PPL, "held_out", "'held_out:'", "ppl.yaml:3: data.heldout_perplexity: …'held_out:': name a corpus after the"),
         (PPL, "held_out", "held_out:pomes", "ppl.yaml:3: data.heldout_perplexity: …'held_out:pomes': there is no such"),
         (PPL, "held_out", "hub:poems", "data.heldout_perplexity: …expected hub:owner/name"),
         (PPL, "held_out", "package:no-such-package/x.jsonl", "data.heldout_perplexity: …is not installed"),

@@ -1,6 +1,8 @@
 """Many models scored by an array: what is published, what is left out, and that nothing is submitted twice."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,14 +96,15 @@ def test_a_task_takes_its_turns_and_leaves_out_what_is_done(
     assert scored == [jobs[0].work]
 
 
+@pytest.mark.parametrize("error", [InputError("its weights are gone"), KeyError("its weights are gone")])
 def test_a_model_that_cannot_be_scored_keeps_no_other_one_waiting(
-    jobs: list[EvaluateJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, jobs: list[EvaluateJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[Path] = []
 
     def score(job: EvaluateJob, _: object) -> None:
         if job.work == jobs[0].work:
-            raise InputError("its weights are gone")
+            raise error
         scored.append(job.work)
 
     monkeypatch.setattr(array_worker, "score_all", score)
@@ -112,6 +115,19 @@ def test_a_model_that_cannot_be_scored_keeps_no_other_one_waiting(
     assert array_worker.main(tmp_path / "job.json") == 1
     assert scored == [jobs[1].work, jobs[2].work]
     assert "its weights are gone" in (tmp_path / "events-0.jsonl").read_text()
+
+
+def test_a_full_disk_ends_a_task(jobs: list[EvaluateJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(array_worker, "score_all", full)
+    (tmp_path / "job.json").write_text(Jobs(jobs=tuple(jobs)).model_dump_json())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAMP_TASK", "0")
+    monkeypatch.setenv("PAMP_TASKS", "1")
+    with pytest.raises(OSError, match="No space left"):
+        array_worker.main(tmp_path / "job.json")
 
 
 def test_an_array_needs_a_cluster(jobs: list[EvaluateJob], tmp_path: Path) -> None:

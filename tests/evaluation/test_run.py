@@ -241,6 +241,8 @@ def test_the_held_out_text_of_any_declared_corpus_can_be_scored(builder, tiny_pr
         return job.evaluations[0].tasks[0]
 
     assert on("poems").data == (builder.lake.shards_dir("poems", "d" * 64) / "heldout.jsonl",), "as the run had them"
+    with pytest.raises(InputError, match=r"data\.heldout_perplexity: 'held_out:' names no corpus after the colon"):
+        on("")
     corpus = "sonnets"
     scan_corpus(corpus_job(catalog, builder.lake, corpus))
     with pytest.raises(MissingInput, match=r"tokenized_shards partition 'sonnets\|imported'"):
