@@ -21,6 +21,7 @@ from pamp_pipelines.corpus.grams import texts_in
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.build import build_tasks, leaves
 from pamp_pipelines.evaluation.contamination import seen_in_training
+from pamp_pipelines.evaluation.groups import complete_groups
 from pamp_pipelines.evaluation.model import ScoredModel
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec
 from pamp_pipelines.evaluation.stderr import perplexity, standard_error
@@ -196,6 +197,7 @@ def score_rows(
             value, error = perplexity([sample["token_perplexity"] for sample in of_task])
             row = {"metric": "token_perplexity", "value": value, "stderr": error, "higher_is_better": False}
             rows.append({**common, **about, **row, "n": len(of_task)})
+    complete_groups(rows, tasks)
     return rows
 
 

@@ -23,7 +23,7 @@ from pamp_pipelines.lake.hashing import sha256_file, sha256_json
 from pamp_pipelines.lake.manifest import ArtifactRef, artifact_id
 
 KIND = "eval_scores"
-STAGE_VERSION = 4
+STAGE_VERSION = 5
 _NO_IDENTITY = {"worse_factor", "allow_code"}
 """Settings that change a verdict or what is refused, not a score."""
 

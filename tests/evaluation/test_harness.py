@@ -7,11 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lm_eval.api.group import Group
 from lm_eval.api.model import LM
+from lm_eval.config.group import AggMetricConfig
 
 from pamp_pipelines.declarations.evaluation import Evaluation
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answering import TokenPolicy
+from pamp_pipelines.evaluation.frames import cut
+from pamp_pipelines.evaluation.groups import complete_groups
 from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.scores import COLUMNS
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec
@@ -171,6 +175,55 @@ def test_lm_evals_extractors_know_right_from_wrong(on_hub_rows, task, expected):
     assert set(found.values()) == {expected}, found
     assert outcome.rows[0]["task_version"]
     assert outcome.rows[0]["data_sha256"]
+
+
+def on_math(tmp_path, counts, **settings):
+    """minerva_math with so many rows of each subject, of which the first is answered rightly."""
+    for subject, count in counts.items():
+        folder = tmp_path / "hub/EleutherAI/hendrycks_math" / subject
+        folder.mkdir(parents=True)
+        row = {"problem": "p{}", "solution": r"$\boxed{{{}}}$", "level": "1", "type": "Algebra"}
+        lines = [json.dumps({key: value.format(n) for key, value in row.items()}) + "\n" for n in range(count)]
+        for split in ("test", "train"):
+            (folder / f"{split}.jsonl").write_text("".join(lines))
+    subject = Subject(directory=tmp_path, content="c0ffee", model="scripted")
+    declared = Evaluation(tasks=("minerva_math",), datasets=str(tmp_path / "hub"), **settings)
+    spec = evaluation_spec("mine", declared, subject, tmp_path / "out", {}, tmp_path)
+    asked = EvaluateJob(subject=subject, evaluations=(spec,), work=tmp_path / "work")
+    return run(asked, Scripted(lambda _: final("0"))).rows
+
+
+SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
+            "precalculus")  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_group_says_how_many_samples_it_rests_on(tmp_path, limit):
+    counts = {subject: 2 + number for number, subject in enumerate(SUBJECTS)}
+    rows = [row for row in on_math(tmp_path, counts, limit=limit) if row["metric"] == "exact_match"]
+    [group] = [row for row in rows if row["task"] == "minerva_math"]
+    tasks = [row for row in rows if row is not group]
+    assert len(tasks) == 7
+    assert (group["n"], group["n_available"], group["limit"]) == (2 * 7 if limit else 35, 35, limit)
+    assert cut(group) == ("14 of 35" if limit else None)
+    pooled = sum((row["n"] - 1) * row["n"] * row["stderr"] ** 2 for row in tasks) / (group["n"] - 7)
+    assert group["stderr"] == pytest.approx(math.sqrt(pooled / group["n"]))
+
+
+def test_a_plain_mean_of_tasks_has_the_error_of_one():
+    tasks = {name: SimpleNamespace(task_name=name) for name in "ab"}
+    group = Group("both", aggregate_metric_list=[AggMetricConfig(metric="acc", weight_by_size=False)])
+    group.get_all_tasks = lambda recursive=True: list(tasks.values())
+    rows = [
+        {"task": "a", "metric": "acc", "n": 4, "n_available": 8, "stderr": 0.3},
+        {"task": "b", "metric": "acc", "n": 6, "n_available": None, "stderr": 0.4},
+        {"task": "both", "metric": "acc", "n": None, "n_available": None, "stderr": None},
+    ]
+    complete_groups(rows, [group])
+    assert (rows[2]["n"], rows[2]["n_available"], rows[2]["stderr"]) == (10, None, pytest.approx(0.25))
+    rows[1]["stderr"] = rows[2]["stderr"] = None
+    complete_groups(rows, [group])
+    assert rows[2]["stderr"] is None
 
 
 def test_the_standard_wikitext_from_local_rows(on_hub_rows):
