@@ -10,14 +10,15 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from pamp_pipelines.conversion.payload import Damaged, data_start, opened
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 
 _THREADS = 8
-_BLOCK = 8 * 2**20
+_BLOCK = 2**20
+"""What is read at once: it stays in the processor's cache until it is summed."""
 
 
 def damaged_payload(directory: Path) -> str | None:
@@ -31,7 +32,7 @@ def damaged_payload(directory: Path) -> str | None:
     for file in directory.glob("*.pt"):
         files[file.name] = [(0, file.stat().st_size)]
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        found = pool.map(lambda name: _damaged(directory / name, files[name]), sorted(files))
+        found = pool.map(lambda name: damage(directory / name, files[name]), sorted(files))
         return next((words for words in found if words), None)
 
 
@@ -46,26 +47,37 @@ def _payloads(checkpoint: StoredCheckpoint) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def _damaged(file: Path, payloads: Iterable[tuple[int, int]]) -> str | None:
+def damage(file: Path, payloads: Iterable[tuple[int, int]]) -> str | None:
+    """Words for the first of these payloads, (start, length) in `file`, whose bytes are not as saved; else None.
+
+    Raises:
+        OSError: as ``damaged_payload``.
+    """
+    buffer = memoryview(bytearray(_BLOCK))
     with file.open("rb", buffering=0) as stream:
         for start, length in sorted(payloads):
             try:
                 with opened(stream, start, length) as archive:
                     for record in archive.infolist():
-                        if _crc(stream, data_start(stream, start, length, record), record) != record.CRC:
+                        if _crc(stream, data_start(stream, start, length, record), record, buffer) != record.CRC:
                             return f"{file} at byte {start}: {record.filename} is not as it was saved (CRC-32)"
             except Damaged as error:
                 return f"{file} at byte {start}: not as it was saved ({error})"
     return None
 
 
-def _crc(stream: IO[bytes], start: int, record: zipfile.ZipInfo) -> int:
-    """Of a record as its bytes are now. torch.save compresses none, so they can be read in large blocks."""
+def _crc(stream: FileIO, start: int, record: zipfile.ZipInfo, buffer: memoryview) -> int:
+    """Of a record as its bytes are now. torch.save compresses none, so they can be read through a buffer."""
     if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
         raise zipfile.BadZipFile(f"{record.filename}: compressed")
+    return file_crc(stream, start, record.compress_size, buffer)
+
+
+def file_crc(stream: FileIO, start: int, length: int, buffer: memoryview) -> int:
+    """CRC-32 of bytes [start, start + length) of a file, or of what it has of them, read through the buffer."""
     stream.seek(start)
-    left, crc = record.compress_size, 0
-    while left and (block := stream.read(min(left, _BLOCK))):
-        crc = zlib.crc32(block, crc)
-        left -= len(block)
+    left, crc = length, 0
+    while left and (count := stream.readinto(buffer[:left])):
+        crc = zlib.crc32(buffer[:count], crc)
+        left -= count
     return crc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,15 @@ from pamp_pipelines.conversion.export_plan import ExportPlan, GatherItem, Output
 
 _BUCKET_BYTES = 128 * 2**20
 
+Payload = tuple[str, int, int]
+
 
 @dataclass(frozen=True)
 class ExportBucket:
     """Tensors that one process writes into `file`, which exists: (byte at which the tensor begins, tensor).
 
-    hashed: take their SHA-256. receipt: the file that says they are written.
+    hashed: take their SHA-256. receipt: the file that says they are written. payloads: those of the checkpoint (file,
+    start, length) that are compared with their checksums here; each stands in the first bucket that reads from it.
     """
 
     checkpoint: Path
@@ -24,6 +27,7 @@ class ExportBucket:
     receipt: Path
     items: tuple[tuple[int, GatherItem], ...]
     hashed: bool = False
+    payloads: tuple[Payload, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -50,6 +54,7 @@ def _begin(path: Path, file: OutputFile) -> None:
 
 def export_buckets(checkpoint: Path, plan: ExportPlan, folder: Path, *, hashed: bool) -> Iterator[ExportBucket]:
     """Neighbouring tensors of a file, of at most so many bytes unless one alone has more."""
+    seen: set[tuple[str, int]] = set()
     for file in plan.files:
         groups: list[list[tuple[int, GatherItem]]] = [[]]
         size = 0
@@ -61,4 +66,15 @@ def export_buckets(checkpoint: Path, plan: ExportPlan, folder: Path, *, hashed: 
             size += item.bytes
         for number, group in enumerate(groups):
             receipt = folder / f"{file.name}.{number}.json"
-            yield ExportBucket(checkpoint, folder / file.name, receipt, tuple(group), hashed)
+            yield ExportBucket(checkpoint, folder / file.name, receipt, tuple(group), hashed, _new(group, seen))
+
+
+def _new(group: Sequence[tuple[int, GatherItem]], seen: set[tuple[str, int]]) -> tuple[Payload, ...]:
+    """The payloads that these tensors are the first to be read from, in the order in which they lie."""
+    found: dict[tuple[str, int], int] = {}
+    for _, item in group:
+        for chunk in item.chunks:
+            if (place := (chunk.file, chunk.start)) not in seen:
+                seen.add(place)
+                found[place] = chunk.length
+    return tuple(sorted((file, start, length) for (file, start), length in found.items()))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 import os
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from pamp_pipelines.conversion.bits import Bits, convert, non_finite
+from pamp_pipelines.conversion.checksums import damage, file_crc
 from pamp_pipelines.conversion.dtypes import DType
 from pamp_pipelines.conversion.export_buckets import ExportBucket
 from pamp_pipelines.conversion.export_plan import GatherItem
@@ -41,9 +44,13 @@ class GatheredBucket(BaseModel):
 
 
 class _Receipt(BaseModel):
-    """written: SHA-256 of what the bucket is: a newer version of this package may cut the same model otherwise."""
+    """written: SHA-256 of what the bucket is: a newer version of this package may cut the same model otherwise.
+
+    crc: CRC-32 of the bytes that were written.
+    """
 
     written: str
+    crc: int
     found: GatheredBucket
 
 
@@ -149,44 +156,75 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def gather_bucket(bucket: ExportBucket, report: Report) -> GatheredBucket:
     """Writes the tensors of a bucket to their places and flushes them to storage; then the receipt.
 
-    A bucket whose receipt is there, from an export that was killed later, is left as it is.
+    A bucket whose receipt is there, from an export that was killed later, is left as it is, if its bytes are those that
+    were written.
+
+    Raises:
+        InputError: a payload is not as it was saved, or holds values beyond the range of the export's type.
+        VerificationFailed: the chunks do not cover a tensor.
     """
     written = _digest(bucket)
     with contextlib.suppress(OSError, ValueError):  # absent, or cut short with the export that wrote it
         receipt = _Receipt.model_validate_json(bucket.receipt.read_bytes())
-        if receipt.written == written:
+        if receipt.written == written and receipt.crc == _crc_on_disk(bucket):
             report(bucket.bytes)
             return receipt.found
+    _require_undamaged(bucket)
     reader = ChunkReader(bucket.checkpoint)
     found = GatheredBucket()
+    sums = _Sums()
     descriptor = os.open(bucket.file, os.O_WRONLY)
     try:
         for start, item in bucket.items:
-            digest = hashlib.sha256() if bucket.hashed else None
-            if count := _write(reader, item, descriptor, start, report, digest):
+            sums.sha256 = hashlib.sha256() if bucket.hashed else None
+            if count := _write(reader, item, descriptor, start, report, sums):
                 found.non_finite[item.name] = count
-            if digest is not None:
+            if sums.sha256 is not None:
                 found.tensors[item.name] = TensorDigest(
-                    dtype=item.target.safetensors, shape=item.shape, sha256=digest.hexdigest()
+                    dtype=item.target.safetensors, shape=item.shape, sha256=sums.sha256.hexdigest()
                 )
         os.fsync(descriptor)
     finally:
         reader.close()
         os.close(descriptor)
-    write_text(bucket.receipt, _Receipt(written=written, found=found).model_dump_json())
+    write_text(bucket.receipt, _Receipt(written=written, crc=sums.crc, found=found).model_dump_json())
     return found
 
 
+@dataclass
+class _Sums:
+    """Of what is written, while it is in memory anyway. crc: CRC-32 of the whole bucket. sha256: of one tensor."""
+
+    crc: int = 0
+    sha256: Any | None = None
+
+    def update(self, data: memoryview) -> None:
+        self.crc = zlib.crc32(data, self.crc)
+        if self.sha256 is not None:
+            self.sha256.update(data)
+
+
+def _crc_on_disk(bucket: ExportBucket) -> int:
+    """Of a bucket's tensors, which follow each other in their file, as they are there now."""
+    with bucket.file.open("rb", buffering=0) as stream:
+        return file_crc(stream, bucket.items[0][0], bucket.bytes, memoryview(bytearray(COPY_BYTES)))
+
+
+def _require_undamaged(bucket: ExportBucket) -> None:
+    """Reads the payloads once before their parts are taken, out of the page cache then."""
+    for name, group in itertools.groupby(bucket.payloads, lambda payload: payload[0]):
+        if words := damage(bucket.checkpoint / name, [(start, length) for _, start, length in group]):
+            raise InputError(f"{words}; export another checkpoint, or restore this one from a copy")
+
+
 def _digest(bucket: ExportBucket) -> str:
-    hashed = hashlib.sha256(repr(bucket.hashed).encode())
+    hashed = hashlib.sha256(repr((bucket.hashed, bucket.payloads)).encode())
     for start, item in bucket.items:
         hashed.update(repr((start, item)).encode())
     return hashed.hexdigest()
 
 
-def _write(
-    reader: ChunkReader, item: GatherItem, descriptor: int, start: int, report: Report, digest: Any | None
-) -> int:
+def _write(reader: ChunkReader, item: GatherItem, descriptor: int, start: int, report: Report, sums: _Sums) -> int:
     """Writes one tensor from its first row to its last; returns how many elements are not finite."""
     row_elements = math.prod(item.shape[1:])
     step = max(1, COPY_BYTES // (row_elements * item.stored.itemsize))
@@ -202,8 +240,7 @@ def _write(
             infinite += before
             position = start + (run.source_start + row) * row_elements * item.target.itemsize
             data = memoryview(np.ascontiguousarray(converted)).cast("B")
-            if digest is not None:
-                digest.update(data)
+            sums.update(data)
             _write_all(descriptor, data, position)
             report(converted.nbytes)
     return infinite

@@ -16,6 +16,7 @@ import numpy as np
 from pamp_pipelines.conversion import fp8
 from pamp_pipelines.conversion.bits import non_finite
 from pamp_pipelines.conversion.buckets import ImportBucket, read_plan
+from pamp_pipelines.conversion.checksums import damage
 from pamp_pipelines.conversion.dequantise import dequantise
 from pamp_pipelines.conversion.payload import write_tensor
 from pamp_pipelines.conversion.plan import COPY_BYTES, ChunkItem, Piece
@@ -128,12 +129,14 @@ def write_bucket(bucket: ImportBucket, report: Report) -> WrittenBucket:
 
 
 def _finished(file: Path, numbers: array[int], chunks: list[ChunkItem], receipt: Path) -> WrittenBucket | None:
-    """What a receipt says, where it is that of these chunks and the file is whole."""
+    """What a receipt says, where it is that of these chunks and the file's bytes are those that were written."""
     try:
         found = json.loads(receipt.read_text())
         if found["chunks"] != _digest(chunks) or found["bytes"] != file.stat().st_size:
             return None
         starts, lengths = (array("Q", values) for values in zip(*found["places"], strict=True))
+        if damage(file, zip(starts, lengths, strict=True)):
+            return None
         return WrittenBucket(numbers, starts, lengths, Counter(found["non_finite"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # absent, or cut short with the import that wrote it

@@ -67,7 +67,7 @@ def test_no_byte_of_a_payload_can_be_changed_into_an_error_of_this_program(check
     file = checkpoint / "__0_0.distcp"
     whole = file.read_bytes()
     length = whole.rindex(b"PK\x05\x06", 0, whole.index(torch.arange(100.0).numpy().tobytes())) + 22
-    assert checksums._damaged(file, [(0, length)]) is None
+    assert checksums.damage(file, [(0, length)]) is None
     entry = whole.index(b"PK\x01\x02")
     seen = set()
     for byte in range(length):
@@ -75,7 +75,7 @@ def test_no_byte_of_a_payload_can_be_changed_into_an_error_of_this_program(check
             changed = bytearray(whole)
             changed[byte] = value
             file.write_bytes(changed)
-            if checksums._damaged(file, [(0, length)]):
+            if checksums.damage(file, [(0, length)]):
                 seen.add(byte)
             try:
                 with file.open("rb", buffering=0) as stream:

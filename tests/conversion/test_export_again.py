@@ -11,6 +11,7 @@ import torch
 
 from pamp_pipelines.conversion import export_buckets, export_work, gather
 from pamp_pipelines.conversion.job import ExportJob
+from pamp_pipelines.conversion.torch_dist import read_checkpoint
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.events import EventLog
 from tests.conversion.test_export import whole, write_checkpoint
@@ -94,6 +95,34 @@ def test_a_file_of_another_size_or_header_is_begun_anew(export: Any, tmp_path: P
     again = export()
     assert len(again) > 2
     assert content(tmp_path / "out") == before
+
+
+def test_a_part_that_changed_since_it_was_written_is_written_again(export: Any, tmp_path: Path) -> None:
+    every = export()
+    before = content(tmp_path / "out")
+    export(fails_after=len(every) - 1)
+    (folder,) = tmp_path.glob(".out.*.buckets")
+    file = min(folder.glob("*.safetensors"))
+    for byte in (int.from_bytes(file.read_bytes()[:8], "little") + 8, -1):  # the first and the last of a weight
+        data = bytearray(file.read_bytes())
+        data[byte] ^= 1
+        file.write_bytes(data)
+    again = export()
+    assert 2 <= len(again) < len(every)
+    assert content(tmp_path / "out") == before
+
+
+def test_a_checkpoint_whose_bytes_are_not_those_that_were_saved_is_not_exported(
+    build: Any, imported: Any, exported: Any
+) -> None:
+    artifact = imported(build("llama", False, "bfloat16"))
+    checkpoint = artifact / "checkpoint" / "release"
+    some = read_checkpoint(checkpoint).tensors["decoder.layers.mlp.linear_fc2.weight"].chunks[-1]
+    data = bytearray((checkpoint / some.file).read_bytes())
+    data[some.start + some.length // 2] ^= 64
+    (checkpoint / some.file).write_bytes(data)
+    with pytest.raises(InputError, match=rf"{some.file} at byte {some.start}: .* not as it was saved \(CRC-32\)"):
+        exported(checkpoint, artifact / "hf_template")
 
 
 def test_what_would_fail_again_is_not_kept(

@@ -198,7 +198,7 @@ import_hf(plain_import_job(Path({str(source)!r}), Path({str(out)!r}), chunk_byte
 def test_a_rerun_writes_only_what_is_not_finished(
     config_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The third of four files fails; the second run finds two receipts, and a file whose receipt is another's."""
+    """The fourth file fails; the second run finds a receipt of another plan and a file that changed since."""
     from pamp_pipelines.conversion import buckets, write_chunks
     from pamp_pipelines.conversion.import_work import run_import
     from pamp_pipelines.lake.events import EventLog
@@ -216,22 +216,25 @@ def test_a_rerun_writes_only_what_is_not_finished(
     files = sorted((tmp_path / "whole" / "checkpoint" / "release").glob("*.distcp"))
     assert len(files) > 4
 
-    def fails_in_the_third(stream: Any, *rest: Any) -> int:
-        if Path(stream.name).name == "__2_0.distcp":
+    def fails_in_the_fourth(stream: Any, *rest: Any) -> int:
+        if Path(stream.name).name == "__3_0.distcp":
             raise OSError("disk full")
         written.append(Path(stream.name).name)
         return original(stream, *rest)
 
-    monkeypatch.setattr(write_chunks, "write_tensor", fails_in_the_third)
+    monkeypatch.setattr(write_chunks, "write_tensor", fails_in_the_fourth)
     again = job("again")
     with pytest.raises(OSError, match="disk full"):
         run_import(again, tmp_path / "again", log)
-    assert set(written) == {"__0_0.distcp", "__1_0.distcp"}
+    assert set(written) == {"__0_0.distcp", "__1_0.distcp", "__2_0.distcp"}
     (folder,) = tmp_path.glob(".again.*.buckets")
     other = folder.parent / f".again.{'y' * 16}.buckets"
     other.mkdir()
     receipt = json.loads((folder / "__1_0.json").read_text())
     (folder / "__1_0.json").write_text(json.dumps(receipt | {"chunks": "of another plan"}))
+    damaged = bytearray((folder / "__2_0.distcp").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (folder / "__2_0.distcp").write_bytes(damaged)
 
     def counts(stream: Any, *rest: Any) -> int:
         written.append(Path(stream.name).name)
@@ -243,7 +246,7 @@ def test_a_rerun_writes_only_what_is_not_finished(
     (tmp_path / "again").mkdir()
     run_import(again, tmp_path / "again", log)
     assert "__0_0.distcp" not in written
-    assert {"__1_0.distcp", "__2_0.distcp"} <= set(written)
+    assert {"__1_0.distcp", "__2_0.distcp", "__3_0.distcp"} <= set(written)
     assert not list(tmp_path.glob(".again.*"))
     for file in files:
         assert (tmp_path / "again" / "checkpoint" / "release" / file.name).read_bytes() == file.read_bytes()

@@ -1,7 +1,9 @@
 """The SHA-256 of each tensor: recorded from what the checkpoint holds, found again by what comes later."""
 
 import hashlib
+import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 from pamp_pipelines.conversion.exporter import export_hf
 from pamp_pipelines.conversion.importer import import_hf
 from pamp_pipelines.conversion.job import plain_export_job, plain_import_job
-from pamp_pipelines.conversion.payload import read_array
+from pamp_pipelines.conversion.payload import read_array, write_tensor
 from pamp_pipelines.conversion.tensor_manifest import (
     FILE,
     MANIFEST,
@@ -44,17 +46,20 @@ def recorded(build: Any, output: Path) -> tuple[Path, Artifact]:
     return source, import_hf(plain_import_job(source, output), verify=verify)
 
 
-def flip(artifact: Path, key: str) -> None:
-    """One bit of the first chunk of a tensor."""
+def change(artifact: Path, key: str) -> None:
+    """One bit of the first chunk of a tensor, saved as it is then: its own checksum is right."""
     stored = read_checkpoint(artifact / "checkpoint" / "release")
     chunk = stored.tensors[key].chunks[0]
     file = stored.dir / chunk.file
     with file.open("rb+") as stream:
-        start = read_array(file, stream, chunk.start, chunk.length).start
-        stream.seek(start)
-        byte = stream.read(1)[0]
-        stream.seek(start)
-        stream.write(bytes([byte ^ 1]))
+        array = read_array(file, stream, chunk.start, chunk.length)
+        stream.seek(array.start)
+        data = bytearray(stream.read(math.prod(array.shape) * array.dtype.itemsize))
+        data[0] ^= 1
+        saved = io.BytesIO()
+        assert write_tensor(saved, array.dtype, array.shape, [data]) == chunk.length
+        stream.seek(chunk.start)
+        stream.write(saved.getvalue())
 
 
 def test_hashes_are_those_of_the_source(build: Any, in_process: None, tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_an_export_of_the_import_is_compared(
     # resolving the job refuses what is damaged already: here it changes afterwards
     bad_job = plain_export_job(artifact.path, tmp_path / "bad", workers=workers)
     cast_job = plain_export_job(artifact.path, tmp_path / "cast", dtype="float32")
-    flip(artifact.path, KEY)
+    change(artifact.path, KEY)
     with pytest.raises(VerificationFailed, match="its content is damaged"):
         export_hf(plain_export_job(artifact.path, tmp_path / "refused", workers=workers))
     # copied without its manifest: the hashes of the tensors are what is left to compare with
@@ -103,11 +108,11 @@ def test_a_trained_checkpoint_is_not_compared_with_the_import(build: Any, in_pro
 
     _, artifact = recorded(build, tmp_path / "imported")
     shutil.copytree(artifact.path / "checkpoint" / "release", tmp_path / "iter_0000005")
-    flip_target = tmp_path / "trained"
-    (flip_target / "checkpoint").mkdir(parents=True)
-    (tmp_path / "iter_0000005").rename(flip_target / "checkpoint" / "release")
-    flip(flip_target, KEY)
-    job = plain_export_job(flip_target / "checkpoint" / "release", tmp_path / "out", artifact.path / "hf_template")
+    trained = tmp_path / "trained"
+    (trained / "checkpoint").mkdir(parents=True)
+    (tmp_path / "iter_0000005").rename(trained / "checkpoint" / "release")
+    change(trained, KEY)
+    job = plain_export_job(trained / "checkpoint" / "release", tmp_path / "out", artifact.path / "hf_template")
     assert MANIFEST not in {c.name for c in export_hf(job).manifest.checks}
 
 
