@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
 
 from pamp_pipelines.corpus.batches import read_batches
 from pamp_pipelines.corpus.fingerprints import unwritten
@@ -58,12 +58,18 @@ class Piece(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    read: int
-    text_bytes: int
-    dropped: dict[str, int]
-    train: tuple[int, int]
-    heldout: tuple[int, int]
-    files: dict[str, int]
+    read: NonNegativeInt
+    text_bytes: NonNegativeInt
+    dropped: dict[str, NonNegativeInt]
+    train: tuple[NonNegativeInt, NonNegativeInt]
+    heldout: tuple[NonNegativeInt, NonNegativeInt]
+    files: dict[str, NonNegativeInt]
+
+    @model_validator(mode="after")
+    def _accounts_for_every_row(self) -> Self:
+        if self.read != sum(self.dropped.values()) + self.train[0] + self.heldout[0]:
+            raise ValueError(f"documents and drops are not the {self.read} rows that were read")
+        return self
 
 
 def _appear(path: Path, content: bytes) -> None:

@@ -181,7 +181,7 @@ def test_held_out_texts_have_no_similar_one_in_training(make_job: MakeJob, plays
     assert not any(share_a_band(hasher.fingerprint(text), other) for text in held_out for other in train)
 
 
-def test_a_piece_without_its_fingerprints_is_made_again(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_piece_is_made_again(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_job([f"a document with number {i}" for i in range(40)], filters=[Filter(minhash=MinHash())])
     job = job.model_copy(update={"task_bytes": 400, "workers": 1})
 
@@ -200,6 +200,12 @@ def test_a_piece_without_its_fingerprints_is_made_again(make_job: MakeJob, monke
         file.write_bytes(content + b"x")
         assert staging.finished(1) is None, name
         file.write_bytes(content)
+    marker = staging.file(1, "json")
+    content = marker.read_bytes()
+    for change in ({"read": -7}, {"dropped": {"empty": 1}}, {"text_bytes": -1}, {"train": [3, 9]}):
+        marker.write_text(json.dumps(json.loads(content) | change))
+        assert staging.finished(1) is None, change
+    marker.write_bytes(content)
     assert staging.finished(1)
 
 
