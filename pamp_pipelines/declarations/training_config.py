@@ -209,7 +209,7 @@ class TrainingConfig(Declaration):
     profile: Name = "local"
     """Compute profile in ``resources/``. Not part of the data version."""
     cron: str | None = None
-    """Cron expression of a scheduled retraining. Not part of the data version."""
+    """Cron expression of a scheduled retraining, in UTC. Not part of the data version."""
     retrain_on_new_data: bool = False
     """Train a new version when the text of a corpus of the blend has changed. Not part of the data version."""
     seed: Annotated[int, Field(ge=1, le=MAX_SEED)] = 1234

@@ -11,6 +11,7 @@ from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InfrastructureFailed
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.orchestration import retries
+from pamp_pipelines.orchestration.executor import waiting_executor
 from pamp_pipelines.orchestration.sensors import end_dead_runs
 from pamp_pipelines.orchestration.stage import stage
 from pamp_pipelines.training.lease import lease
@@ -36,6 +37,4 @@ def pretrained_checkpoint(context: dg.AssetExecutionContext) -> None:
         run_worker("stub_worker", job, run_dir, profile=ComputeProfile(grace_s=2), on_event=on_event, hold=[lock])
 
 
-defs = dg.Definitions(
-    [pretrained_checkpoint], sensors=[end_dead_runs(minimum_interval_s=5)], executor=dg.in_process_executor
-)
+defs = dg.Definitions([pretrained_checkpoint], sensors=[end_dead_runs(minimum_interval_s=5)], executor=waiting_executor)
