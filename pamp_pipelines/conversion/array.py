@@ -99,7 +99,9 @@ def write_export_on(profile: ComputeProfile, job: ExportJob, plan: ExportPlan, o
     folder = _folder(job)
     begin_files(plan, folder)
     count = sum(1 for _ in export_buckets(job.checkpoint, plan, folder, hashed=False))
-    work = Work(buckets=ExportBuckets(job=job))
+    # what only the caller's own processes go by: a call from a machine of other cores finds the array again
+    shared = job.model_copy(update={"workers": 1, "memory_bytes": 1})
+    work = Work(buckets=ExportBuckets(job=shared))
     _run(profile, folder, work, count, _Heard(on_event, "export", plan.weight_bytes))
 
 

@@ -15,7 +15,7 @@ from pamp_pipelines.conversion.export_plan import ExportPlan, plan_export
 from pamp_pipelines.conversion.job import EXPORT_KIND, ExportJob
 from pamp_pipelines.conversion.layout import Layout
 from pamp_pipelines.conversion.plan import peak_bytes, workers_within
-from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
+from pamp_pipelines.conversion.stage import Verify, end_earlier, run_stage, work_dir
 from pamp_pipelines.conversion.torch_dist import StoredCheckpoint, read_checkpoint
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.declarations.profile import ComputeProfile
@@ -51,9 +51,11 @@ def export_hf(
     with lock(job.output, on_event):
         if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
+        cluster = profile if profile is not None and profile.launcher != "local" else None
+        end_earlier(job.output, ["run.partial"] if cluster else ["run.partial", "array"], on_event)
         _, _, plan = plan_of(job)  # a checkpoint that does not fit is refused here, before a process is started
-        if profile is not None and profile.launcher != "local":
-            write_export_on(profile, job, plan, on_event)
+        if cluster is not None:
+            write_export_on(cluster, job, plan, on_event)
         del plan  # not held while the worker makes its own
         with publish(job.output, kind=EXPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
             result = run_stage("export", job, draft.dir, work_dir(job.output), on_event)

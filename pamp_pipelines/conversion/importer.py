@@ -14,7 +14,7 @@ from pamp_pipelines.conversion.hf_source import read_source
 from pamp_pipelines.conversion.job import IMPORT_KIND, ImportJob
 from pamp_pipelines.conversion.layout import Layout, layout_of
 from pamp_pipelines.conversion.plan import ImportPlan, peak_bytes, plan_import, workers_within
-from pamp_pipelines.conversion.stage import Verify, run_stage, work_dir
+from pamp_pipelines.conversion.stage import Verify, end_earlier, run_stage, work_dir
 from pamp_pipelines.conversion.template import write_scratch_template
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.declarations.source_checks import tokenizer_problem
@@ -53,6 +53,8 @@ def import_hf(
     with lock(job.output, on_event):
         if (found := find_intact(job.output, job.id, on_event)) is not None:
             return found
+        cluster = profile if profile is not None and profile.launcher != "local" else None
+        end_earlier(job.output, ["run.partial"] if cluster else ["run.partial", "array"], on_event)
         with publish(job.output, kind=IMPORT_KIND, id=job.id, inputs=job.inputs, declaration=job.declaration) as draft:
             if job.source is None:
                 _from_scratch(job, draft, on_event)
@@ -62,8 +64,8 @@ def import_hf(
                 misfit = tokenizer_problem(job.source, job.name, plan.layout.dimensions["V"])
                 if misfit is not None:
                     on_event(event("warning", message=misfit))
-                if profile is not None and profile.launcher != "local":
-                    write_import_on(profile, job, plan, on_event)
+                if cluster is not None:
+                    write_import_on(cluster, job, plan, on_event)
                 del plan  # not held while the worker makes its own
                 result = run_stage("import", job, draft.dir, work_dir(job.output), on_event)
                 draft.stats |= result.stats

@@ -15,7 +15,9 @@ from pamp_pipelines.errors import DiskFull
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.events import OnEvent, event
 from pamp_pipelines.lake.manifest import CheckResult
+from pamp_pipelines.lake.publish import siblings
 from pamp_pipelines.launchers import run_worker
+from pamp_pipelines.launchers.prepared import remove
 
 Stage = Literal["import", "export"]
 
@@ -57,6 +59,21 @@ def run_stage(stage: Stage, job: BaseModel, target: Path, work_dir: Path, on_eve
         on_event(event("warning", message=message))
     shutil.rmtree(work_dir, ignore_errors=True)
     return result
+
+
+def end_earlier(output: Path, endings: Sequence[str], on_event: OnEvent) -> None:
+    """End what earlier conversions into `output` left running: it would write the same files beside this one.
+
+    An array (`array`) goes on when its caller is killed, a worker of this machine (`run.partial`) when its supervisor
+    is killed with its caller. Call while holding the lock of `output`.
+
+    Raises:
+        LauncherError: a cluster that would know does not answer.
+    """
+    for ending in endings:
+        for folder in siblings(output, ending):
+            if remove(folder):
+                on_event(event("warning", message=f"ended what an earlier conversion into {output} left running"))
 
 
 def work_dir(output: Path) -> Path:

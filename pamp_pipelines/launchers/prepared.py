@@ -40,9 +40,14 @@ def prepared(work: Path, text: str) -> Path:
     return file
 
 
-def remove(work: Path) -> None:
-    """A folder that is of no use any more, after ending the worker that it may have."""
+def remove(work: Path) -> bool:
+    """A folder that is of no use any more, after ending the worker that it may have; returns whether there was one.
+
+    Raises:
+        LauncherError: a cluster that would know does not answer, or does not end the worker.
+    """
     if (found := find_worker(work)) is not None:
         launcher, handle = found
         launcher.cancel(handle)
     shutil.rmtree(work, ignore_errors=True)
+    return found is not None

@@ -24,11 +24,16 @@ def run_folder(staging: Staging) -> Path:
     return staging.folder.with_name(f"{staging.folder.name}.array")
 
 
-def end_other_array(plan: Plan, staging: Staging) -> None:
-    """End an array that a killed build left, when it makes pieces of another plan."""
-    found = find_worker(run_folder(staging))
-    if found and found[1].details.get("job_sha256") != hashlib.sha256(plan.model_dump_json().encode()).hexdigest():
-        found[0].cancel(found[1])
+def end_other_array(plan: Plan, staging: Staging, cluster: ComputeProfile | None) -> None:
+    """End an array that a killed build left, unless `make_pieces_on` will watch it: it makes these pieces, and so will
+    a cluster. Otherwise it would write beside this build.
+    """
+    if (found := find_worker(run_folder(staging))) is None:
+        return
+    launcher, handle = found
+    same = handle.details.get("job_sha256") == hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
+    if not (same and cluster is not None):
+        launcher.cancel(handle)
 
 
 def make_pieces_on(

@@ -140,7 +140,8 @@ def _make_pieces(
     plan: Plan, staging: Staging, reference: Engine, workers: int, on_event: OnEvent, profile: ComputeProfile | None
 ) -> tuple[list[Piece], CheckResult, float]:
     """All pieces, whether they are what the reference would have made, and the seconds that this took."""
-    end_other_array(plan, staging)
+    cluster = profile if profile and profile.launcher != "local" else None
+    end_other_array(plan, staging, cluster)
     with staging.opened(plan):
         progress = Progress(on_event, KIND, plan.job.expected_documents)
         found = {task: piece for task in range(len(plan.tasks)) if (piece := staging.finished(task))}
@@ -154,7 +155,6 @@ def _make_pieces(
             text_bytes=sum(piece.text_bytes for piece in found.values()),
             tokens=sum(piece.train[1] + piece.heldout[1] for piece in found.values()),
         )
-        cluster = profile if profile and profile.launcher != "local" else None
         if plan.encoder != REFERENCE and (workers > 1 or cluster):
             staging.offer_tokenizer(reference.fast_json)
         if cluster:

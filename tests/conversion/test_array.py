@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 
-from pamp_pipelines.conversion import array, array_worker, buckets, export_buckets, exporter, gather
+from pamp_pipelines.conversion import array, array_worker, buckets, export_buckets, exporter, gather, importer
 from pamp_pipelines.conversion.array import write_export_on, write_import_on
 from pamp_pipelines.conversion.buckets import buckets_dir
 from pamp_pipelines.conversion.export_work import run_export
 from pamp_pipelines.conversion.import_work import run_import
 from pamp_pipelines.conversion.importer import plan_of
 from pamp_pipelines.conversion.job import ExportJob, ImportJob
+from pamp_pipelines.conversion.stage import work_dir
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, WorkerFailed
 from pamp_pipelines.lake.events import Event, EventLog, ignore, read_events
+from pamp_pipelines.launchers.base import WorkerSpec
+from pamp_pipelines.launchers.local import LocalLauncher
+from tests.launchers.conftest import Bench, bench, living  # noqa: F401
 
 CLUSTER = ComputeProfile(launcher="slurm", nodes=2, processes_per_node=1)
 
@@ -34,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, fail: Callable[[int], None] = lambd
     calls: list[dict[str, Any]] = []
 
     def run_worker(module: str, file: Path, run_dir: Path, **options: Any) -> None:
-        calls.append({"file": file, **options})
+        calls.append({"text": file.read_text(), **options})
         monkeypatch.setenv("PAMP_TASKS", str(options["tasks"]))
         monkeypatch.chdir(run_dir)
         for task in range(options["tasks"]):
@@ -97,6 +101,9 @@ def test_an_export_takes_over_what_an_array_wrote(
     write_export_on(CLUSTER, there, plan, seen.append)
     assert [call["tasks"] for call in calls] == [2]
     assert seen[-1].data["done_bytes"] == plan.weight_bytes
+    other_host = there.model_copy(update={"workers": there.workers + 5, "memory_bytes": 2**30})
+    write_export_on(CLUSTER, other_host, plan, ignore)
+    assert calls[0]["text"] == calls[1]["text"]  # else a call from another login node ended the array that runs
     assert len(list(buckets_dir(there).glob("*.json"))) > 4
     monkeypatch.setattr(gather, "_write", lambda *_: pytest.fail("written again"))
     run_export(there, tmp_path / "from_there", log)
@@ -156,3 +163,40 @@ def test_a_conversion_leaves_alone_what_one_into_a_longer_name_writes(
     write_import_on(CLUSTER, job, plan_of(job), ignore)
     run_import(job, tmp_path / "there", EventLog(tmp_path / "events.jsonl"))
     assert [folder.is_dir() for folder in theirs + ours] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("left", ["array", "run.partial"])
+@pytest.mark.parametrize("stage", ["import", "export"])
+def test_a_conversion_here_ends_what_a_killed_caller_left(
+    job: ImportJob,
+    bench: Bench,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    left: str,
+) -> None:
+    """It would write the same buckets: one of two unlinks what the other is writing."""
+    folder = buckets_dir(job).with_suffix(".array") if left == "array" else work_dir(job.output)
+    module = bench.write("waits", "import time; time.sleep(300)")
+    handle = LocalLauncher().submit(WorkerSpec(module, bench.job, folder, ComputeProfile()))
+
+    class Reached(Exception):
+        pass
+
+    def run_stage(*_: Any) -> None:
+        assert not living(handle.token)
+        assert not folder.exists()
+        raise Reached
+
+    seen: list[Event] = []
+    if stage == "import":
+        monkeypatch.setattr(importer, "run_stage", run_stage)
+        with pytest.raises(Reached):
+            importer.import_hf(job, seen.append)
+    else:
+        monkeypatch.setattr(exporter, "run_stage", run_stage)
+        monkeypatch.setattr(exporter, "plan_of", lambda _: (None, None, None))
+        export = ExportJob(name="m", id=job.id, output=job.output, checkpoint=bench.root, template=bench.root)
+        monkeypatch.setattr(exporter, "require_replaceable", lambda *_: None)
+        with pytest.raises(Reached):
+            exporter.export_hf(export, seen.append)
+    assert [event.data["message"] for event in seen if "left running" in event.data.get("message", "")]
