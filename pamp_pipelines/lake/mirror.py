@@ -114,11 +114,15 @@ class Mirror:
             self.__dict__["_memory"] = remembered
         return remembered[1], remembered[2]
 
-    def claim(self, file: Path) -> bool:
-        """Put a file into the catalogue that nobody has put there yet; False where somebody has."""
-        path, data = self.rel(file), file.read_bytes()
+    def claim(self, file: Path, data: bytes) -> bool:
+        """Make a file here and in the catalogue that nobody has put there yet; False where somebody has.
+
+        In the store first: one who is killed before it is there too gets it with the next refresh.
+        """
+        path = self.rel(file)
         if not self.store.create(f"{CATALOGUE}/{path}", data):
             return False
+        write_bytes(file, data)
         self._note_put(path, data)
         return True
 

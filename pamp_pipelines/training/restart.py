@@ -13,16 +13,26 @@ from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import record_path, recorded_steps
 from pamp_pipelines.training.metrics import cut_metrics
 from pamp_pipelines.training.saved import Saved
+from pamp_pipelines.training.takeover import fetch_resume_point
 from pamp_pipelines.training.worker import EXIT_INPUT
 
 
 def prepare(job: TrainJob, warn: Callable[[str], None]) -> int | None:
     """Remove what a killed save left, and metrics and records after the newest whole checkpoint, while nobody trains.
 
+    In a remote lake a newer one that is published is fetched, also in place of one whose bytes are damaged here.
+
     Returns:
         The step to resume from; None to start at the beginning.
+
+    Raises:
+        As `fetch_resume_point` and `Saved.sweep`.
     """
-    step = Saved(job.checkpoints_dir).sweep(warn)
+    saved = Saved(job.checkpoints_dir)
+    fetch_resume_point(job, warn)
+    step = saved.sweep(warn)
+    if max(recorded_steps(job.run_dir), default=0) > (step or 0) and fetch_resume_point(job, warn):
+        step = saved.sweep(warn)
     cut_metrics(job.metrics_path, step)
     for lost in recorded_steps(job.run_dir):
         if lost > (step or 0):

@@ -23,7 +23,6 @@ from pamp_pipelines.training.restart import prepare
 from pamp_pipelines.training.resume import require_same_run
 from pamp_pipelines.training.saved import Saved
 from pamp_pipelines.training.space import require_space
-from pamp_pipelines.training.takeover import fetch_resume_point
 from pamp_pipelines.training.worker import EXIT_DIVERGED, EXIT_INPUT
 
 WORKER = "pamp_pipelines.training.worker"
@@ -85,7 +84,6 @@ def _train(job: TrainJob, on_event: OnEvent, lock: int, worker: str, *, watched:
             on_event(event("warning", message=message))
 
         seed(job, warn)
-        fetch_resume_point(job, warn)
         # before anything is written, since what an earlier attempt left of its last save may fill the disk
         resumed_from = prepare(job, warn)
         write_text(job_file, job.model_dump_json(indent=2) + "\n")

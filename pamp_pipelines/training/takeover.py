@@ -1,10 +1,13 @@
 """Going on with a run of another machine: its newest published checkpoint becomes the resume point here."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.lake.mirror import mirror_of
+from pamp_pipelines.lake.atomic import write_bytes
+from pamp_pipelines.lake.mirror import CATALOGUE, mirror_of
+from pamp_pipelines.lake.remote import ObjectMissing
 from pamp_pipelines.lake.staging import obtainable, stage
 from pamp_pipelines.training.job import TrainJob
 from pamp_pipelines.training.kept import read_record, recorded_steps
@@ -12,9 +15,10 @@ from pamp_pipelines.training.saved import Saved
 
 
 def fetch_resume_point(job: TrainJob, warn: Callable[[str], None]) -> int | None:
-    """In a remote lake, have a checkpoint here from which a version can go on that has none here.
+    """In a remote lake, have the newest published checkpoint here, where no newer one is whole here.
 
-    Call it while nobody trains. Does nothing in a local lake.
+    Call it while nobody trains. Does nothing in a local lake. Killed before all of its files are here, it fetches the
+    others when it is called again.
 
     Args:
         job: of a version that this working directory owns.
@@ -28,9 +32,13 @@ def fetch_resume_point(job: TrainJob, warn: Callable[[str], None]) -> int | None
         VerificationFailed: a file of it is missing or damaged there.
         CacheTooSmall: there is no room for it.
     """
-    if mirror_of(job.run_dir) is None or Saved(job.checkpoints_dir).steps():
+    if (mirror := mirror_of(job.run_dir)) is None:
         return None
+    saved = Saved(job.checkpoints_dir)
+    newest = next((step for step in reversed(saved.steps()) if saved.problem(step) is None), 0)
     for step in reversed(recorded_steps(job.run_dir)):
+        if step < newest:
+            break
         try:
             record = read_record(job.run_dir, step)
         except InputError as error:
@@ -38,8 +46,13 @@ def fetch_resume_point(job: TrainJob, warn: Callable[[str], None]) -> int | None
             continue
         # step 0 of an import has no files of its own
         if record.files and obtainable(job.run_dir, record):
-            stage(job.run_dir, record)
-            warn(f"{_name(job.run_dir)} goes on from step {step}, the newest checkpoint that another machine published")
+            # the files that its index does not point to count too
+            if not stage(job.run_dir, record):
+                break
+            with contextlib.suppress(ObjectMissing):
+                # those here may be of before the other machine took the run over
+                write_bytes(job.metrics_path, mirror.store.read(f"{CATALOGUE}/{mirror.rel(job.metrics_path)}"))
+            warn(f"{_name(job.run_dir)} goes on from step {step}, the newest checkpoint that is published")
             return step
     return None
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pamp_pipelines.errors import StorageError
+from pamp_pipelines.errors import InputError, StorageError
 from pamp_pipelines.evaluation.export_cache import evict
 from pamp_pipelines.lake.artifact import read_artifact
 from pamp_pipelines.lake.atomic import write_text
@@ -114,9 +114,61 @@ def test_a_version_is_taken_over_by_who_says_so(machines: Machines) -> None:
     assert select_version(theirs, "m", "c", "id", fresh=False, claim=False) == 2, "looking took nothing over"
     assert select_version(theirs, "m", "c", "id", fresh=False, take_over=True) == 1
     assert select_version(theirs, "m", "c", "id", fresh=False) == 1, "it is its own now"
-    assert select_version(theirs, "m", "c", "other", fresh=False, take_over=True) == 2, "not one of another run"
+    with pytest.raises(InputError, match="no unfinished run of these inputs and settings"):
+        select_version(theirs, "m", "c", "other", fresh=False, take_over=True)
     refresh(first)
-    assert select_version(Lake(first.root), "m", "c", "id", fresh=False, claim=False) == 3, "who had it has it no more"
+    assert select_version(Lake(first.root), "m", "c", "id", fresh=False, claim=False) == 2, "who had it has it no more"
+
+
+def test_what_has_published_no_checkpoint_is_not_taken_over(machines: Machines) -> None:
+    first, second = machines.mirror("first"), machines.mirror("second")
+    select_version(Lake(first.root), "m", "c", "id", fresh=False)
+    refresh(second)
+    with pytest.raises(InputError, match="published no checkpoint yet"):
+        select_version(Lake(second.root), "m", "c", "id", fresh=False, take_over=True)
+    refresh(first)
+    assert select_version(Lake(first.root), "m", "c", "id", fresh=False) == 1, "it keeps it"
+
+
+def test_of_two_machines_that_take_over_at_once_one_is_refused(machines: Machines) -> None:
+    """Neither has seen what the other did when it begins."""
+    first, second, third = (machines.mirror(name) for name in ("first", "second", "third"))
+    publish_record(run(first))
+    refresh(second)
+    refresh(third)
+    assert select_version(Lake(second.root), "m", "c", "id", fresh=False, take_over=True) == 1
+    with pytest.raises(InputError, match="taken this version over just now"):
+        select_version(Lake(third.root), "m", "c", "id", fresh=False, take_over=True)
+    refresh(third)
+    assert select_version(Lake(third.root), "m", "c", "id", fresh=False, claim=False) == 2
+    assert select_version(Lake(third.root), "m", "c", "id", fresh=False, take_over=True) == 1, "who asks again may"
+    refresh(first)
+    assert select_version(Lake(first.root), "m", "c", "id", fresh=False, take_over=True) == 1, "and back"
+    for mirror, version in ((second, 2), (third, 2), (first, 1)):
+        refresh(mirror)
+        assert select_version(Lake(mirror.root), "m", "c", "id", fresh=False, claim=False) == version
+
+
+def test_a_claim_that_is_killed_is_nobodys_or_ones_own(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = machines.mirror("first"), machines.mirror("second")
+    create = RemoteStore.create
+
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    def killed_after(store: RemoteStore, path: str, data: bytes) -> bool:
+        assert create(store, path, data)
+        raise KeyboardInterrupt
+
+    for replacement in (killed, killed_after):
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteStore, "create", replacement)
+            with pytest.raises(KeyboardInterrupt):
+                select_version(Lake(first.root), "m", "c", "id", fresh=False)
+    refresh(second)
+    assert select_version(Lake(second.root), "m", "c", "id", fresh=False) == 3
+    refresh(first)
+    assert select_version(Lake(first.root), "m", "c", "id", fresh=False) == 2
 
 
 def test_metrics_that_grow_while_they_are_published_are_published_again(machines: Machines) -> None:

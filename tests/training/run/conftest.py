@@ -20,6 +20,9 @@ from pamp_pipelines.lake.manifest import ArtifactRef
 from pamp_pipelines.launchers import run_worker
 from pamp_pipelines.training import run
 from pamp_pipelines.training.job import TrainJob, WeightedShards
+from tests.s3_server import _s3_server, machines, s3
+
+__all__ = ["_s3_server", "machines", "s3"]
 
 # plan.json beside the run: {"at": iteration, "do": what}
 TRAINER = """
