@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import yaml
 
 from pamp_pipelines.errors import InputError, install_command
 from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.publish import lock
-from pamp_pipelines.orchestration.outage import is_outage
+from pamp_pipelines.orchestration.broken_home import opening, read_settings, telling_damage
 from pamp_pipelines.project import Project
 
 HOME = "DAGSTER_HOME"
@@ -31,7 +30,8 @@ def ensure_home(project: Project) -> Path:
     """Create DAGSTER_HOME with a dagster.yaml from the chosen template when it has none; returns the folder.
 
     Raises:
-        InputError: no such template; the settings that are there are not the chosen ones; or what they need is missing.
+        InputError: no such template; the settings that are there are not the chosen ones, or cannot be used; or what
+            they need is missing.
     """
     home = project.dagster_home.expanduser().resolve()
     chosen = os.environ.get(CHOICE) or None
@@ -54,13 +54,13 @@ def open_instance(project: Project) -> Iterator[dg.DagsterInstance]:
     """The instance in DAGSTER_HOME: the same history that `dagster dev` shows.
 
     Raises:
-        InputError: as ``ensure_home``; or its database does not answer.
+        InputError: as ``ensure_home``; or its database is damaged, now or in the block, or does not answer.
     """
     home = ensure_home(project)
     before = os.environ.get(HOME)
     os.environ[HOME] = str(home)  # Dagster itself looks here, e.g. for compute logs
     try:
-        with _open(home) as instance:
+        with telling_damage(home), _open(home) as instance:
             yield instance
     finally:
         if before is None:
@@ -71,17 +71,12 @@ def open_instance(project: Project) -> Iterator[dg.DagsterInstance]:
 
 def _open(home: Path) -> dg.DagsterInstance:
     """One process after the other: two that create the tables of a new SQLite database at once break one another."""
-    try:
-        with lock(home / "instance"):
-            return dg.DagsterInstance.from_config(str(home))
-    except Exception as error:
-        if not is_outage(error):
-            raise
-        raise InputError(f"{home / 'dagster.yaml'}: the database does not answer: {_said(error)}") from error
+    with lock(home / "instance"), opening(home):
+        return dg.DagsterInstance.from_config(str(home))
 
 
 def _require_usable(settings: Path, chosen: str | None) -> None:
-    loaded = yaml.safe_load(settings.read_text()) or {}
+    loaded = read_settings(settings)
     postgres = "postgres" in (loaded.get("storage") or {})
     if chosen is not None and postgres != (chosen == "team"):
         raise InputError(
@@ -103,12 +98,6 @@ def _variables(settings: Any) -> Iterator[str]:
         else:
             for value in settings.values():
                 yield from _variables(value)
-
-
-def _said(error: BaseException) -> str:
-    """The first line of the driver's words, which name host, port and user, and never the password."""
-    cause = error.__cause__ if error.__cause__ is not None else error
-    return str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0]
 
 
 if __name__ == "__main__":

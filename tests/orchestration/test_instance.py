@@ -67,6 +67,51 @@ def test_an_unknown_template_is_refused(project: Project, monkeypatch: pytest.Mo
     assert not project.dagster_home.exists()
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("storage: [", "cannot be read: while parsing"),
+        ("a: \xff", "cannot be read: 'utf-8' codec"),
+        ("- a", r"holds \['a'\]; write settings"),
+        ("storage: postgres", "`storage` is 'postgres'; write"),
+        ("storage: {nonsense: {}}", ""),
+        ("nonsense: 1", 'Received unexpected config entry "nonsense" at the root.$'),
+        ("run_monitoring: {enabled: maybe}", 'Invalid scalar at path root:run_monitoring:enabled. Value "maybe"'),
+        ("event_log_storage: {module: nowhere, class: X, config: {}}", ""),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named_once(project: Project, written: str, said: str) -> None:
+    settings = project.dagster_home / "dagster.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_bytes(written.encode("latin-1"))
+    with pytest.raises(InputError, match=said) as refused, open_instance(project):
+        pass
+    assert str(refused.value).startswith(f"{settings}: ")
+    assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["history/runs.db", "history/runs/index.db", "schedules/schedules.db"])
+def test_a_damaged_database_is_named_with_the_way_out(project: Project, name: str) -> None:
+    with open_instance(project):
+        file = project.dagster_home / name
+    file.write_bytes(b"x" * 4096)
+    with (
+        pytest.raises(InputError, match=r"is damaged .*and run `pamp reindex`") as refused,
+        open_instance(project) as instance,
+    ):
+        instance.event_log_storage.get_pool_limits()
+    assert str(refused.value).startswith(f"{file}: ")
+
+
+def test_a_database_with_damaged_pages_is_told(project: Project) -> None:
+    with open_instance(project):
+        file = project.dagster_home / "history/runs.db"
+    written = file.read_bytes()
+    file.write_bytes(written[:100] + b"x" * (len(written) - 100))
+    with pytest.raises(InputError, match=r"is damaged .*malformed"), open_instance(project) as instance:
+        instance.get_runs()
+
+
 @pytest.mark.slow
 def test_four_runs_at_once_lose_no_event_in_sqlite(project: Project) -> None:
     """The home is new: they also create its databases at once."""
