@@ -110,7 +110,7 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
         *prompts_fit(model.prompts_cut, model.prompts),
         *beats_unigram(rows),
         *not_worse(spec, rows),
-        *held_out_unseen(job, rows),
+        *held_out_unseen(job, spec, rows),
     ]
     return Outcome(plain(results), flat, rows, stats, checks)
 

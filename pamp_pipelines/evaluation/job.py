@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pamp_pipelines.declarations.catalog import Catalog
@@ -19,12 +19,13 @@ from pamp_pipelines.evaluation.sources import hub_sources
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec, work_folder
 from pamp_pipelines.lake.artifact import Artifact, find, read_artifact
 from pamp_pipelines.lake.integrity import require_intact_artifact
+from pamp_pipelines.lake.manifest import ArtifactRef
 from pamp_pipelines.lake.staging import here
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.tokenization.job import tokenize_job
 from pamp_pipelines.training.job import TrainJob, read_job
 
-HELD_OUT_FILE = "heldout.jsonl"
+HELD_OUT_FILE, HELD_OUT_PREFIX = "heldout.jsonl", "heldout"
 
 
 def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: Sequence[str]) -> EvaluateJob:
@@ -47,6 +48,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
         training = read_job(run / "job.json")
     except InputError as error:
         raise InputError(f"{error}\nScores of {key} need what it says of the run: put it back from a copy.") from None
+    rows = {name: _rows(catalog, lake, key.model, name, catalog.evaluation(name), training) for name in evaluations}
     subject = Subject(
         directory=export.path,
         content=export.content,
@@ -59,7 +61,7 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
         step=key.step,
         tokens_seen=key.step * training.tokens_per_iteration,
         inputs=(export.ref,),
-        baseline=_baseline(lake, training),
+        baseline=_baseline(lake, training, needed=any(of_one.heldout for of_one in rows.values())),
     )
     root = catalog.project.root
     specs = [
@@ -68,10 +70,16 @@ def evaluate_job(catalog: Catalog, lake: Lake, key: CheckpointKey, evaluations: 
             declared := catalog.evaluation(name),
             subject,
             lake.scores_dir(key, name),
-            _rows(catalog, lake, key.model, name, declared, training),
+            rows[name].files,
             root,
             hub_sources(declared),
-        ).model_copy(update={"predecessor": _predecessor(lake, key, name)})
+            list(dict.fromkeys(rows[name].inputs)),
+        ).model_copy(
+            update={
+                "predecessor": _predecessor(lake, key, name),
+                "heldout": tuple(dict.fromkeys(rows[name].heldout)),
+            }
+        )
         for name in evaluations
     ]
     return EvaluateJob(
@@ -122,9 +130,10 @@ def _here(lake: Lake, prefixes: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(lake.shards_dir(p.parent.parent.name, p.parent.name) / p.name for p in prefixes)
 
 
-def _baseline(lake: Lake, training: TrainJob) -> Baseline | None:
+def _baseline(lake: Lake, training: TrainJob, needed: bool) -> Baseline | None:
+    """None for a run that held out nothing, unless other held-out text is to be looked for in its training shards."""
     heldout = _here(lake, (shards.prefix for shards in training.heldout))
-    if not heldout:
+    if not heldout and not needed:
         return None
     return Baseline(
         train=_here(lake, (shards.prefix for shards in training.train)),
@@ -135,11 +144,18 @@ def _baseline(lake: Lake, training: TrainJob) -> Baseline | None:
     )
 
 
-def _rows(
-    catalog: Catalog, lake: Lake, model: str, name: str, declared: Evaluation, training: TrainJob
-) -> dict[str, list[Path]]:
-    """Files of local rows by task; ``held_out`` are those of every corpus of the run, in its order."""
-    rows: dict[str, list[Path]] = {}
+@dataclass
+class _Rows:
+    """Files of local rows by task; prefixes of the shards that held-out ones are of; shards that the run has not."""
+
+    files: dict[str, list[Path]] = field(default_factory=dict)
+    heldout: list[Path] = field(default_factory=list)
+    inputs: list[ArtifactRef] = field(default_factory=list)
+
+
+def _rows(catalog: Catalog, lake: Lake, model: str, name: str, declared: Evaluation, training: TrainJob) -> _Rows:
+    """Local rows of an evaluation; ``held_out`` are those of every corpus of the run, in its order."""
+    rows = _Rows()
     for task, source in declared.data.items():
         where = f"{catalog.file_of('evaluation', name)}: data.{task}"
         if task not in declared.tasks:
@@ -148,18 +164,23 @@ def _rows(
             corpus = held_out_corpus(source)
             if corpus == "":
                 raise InputError(f"{where}: {source!r} names no corpus after the colon; {HELD_OUT} is the run's own.")
-            rows[task] = _held_out(catalog, lake, model, training, corpus)
-            if not rows[task]:
+            prefixes, shards = _held_out(catalog, lake, model, training, corpus)
+            rows.files[task] = [prefix.with_name(HELD_OUT_FILE) for prefix in prefixes]
+            rows.heldout += prefixes
+            rows.inputs += shards
+            if not prefixes:
                 which = f"corpus {corpus} holds" if corpus else f"the corpora of {training.name} hold"
                 raise InputError(f"{where}: {which} out nothing; set `held_out: {{fraction: …}}` there.")
         elif not source.startswith(HUB):
             packages = catalog.project.data / "packages"
-            rows[task] = [row_file(source, catalog.project.resolve, packages)]
+            rows.files[task] = [row_file(source, catalog.project.resolve, packages)]
     return rows
 
 
-def _held_out(catalog: Catalog, lake: Lake, model: str, training: TrainJob, corpus: str | None) -> list[Path]:
-    """Texts of held-out documents: of one corpus, or of all that the run was trained on.
+def _held_out(
+    catalog: Catalog, lake: Lake, model: str, training: TrainJob, corpus: str | None
+) -> tuple[list[Path], list[ArtifactRef]]:
+    """Prefixes of held-out shards: of one corpus, or of all that the run was trained on; and what the run has not.
 
     Those of a corpus of the run are the ones that it held out. Of another corpus they are those of its shards for the
     model as declared now.
@@ -168,7 +189,8 @@ def _held_out(catalog: Catalog, lake: Lake, model: str, training: TrainJob, corp
         MissingInput: the shards, or their texts, are not there.
     """
     of_run = [shards for shards in training.heldout if corpus in (None, shards.corpus)]
-    files = [prefix.with_name(HELD_OUT_FILE) for prefix in _here(lake, (shards.prefix for shards in of_run))]
+    prefixes = list(_here(lake, (shards.prefix for shards in of_run)))
+    inputs: list[ArtifactRef] = []
     partition: str | None = None
     if corpus is not None and not of_run:
         job = tokenize_job(catalog, lake, corpus, model)
@@ -176,9 +198,9 @@ def _held_out(catalog: Catalog, lake: Lake, model: str, training: TrainJob, corp
         shards = find(job.output, job.id)
         if shards is None:
             raise MissingInput("tokenized_shards", partition)
-        held_out = shards.manifest.stats.get("heldout", {}).get("documents")
-        files = [shards.path / HELD_OUT_FILE] if held_out else []
-    for file in files:
+        if shards.manifest.stats.get("heldout", {}).get("documents"):
+            prefixes, inputs = [shards.path / HELD_OUT_PREFIX], [shards.ref]
+    for file in (prefix.with_name(HELD_OUT_FILE) for prefix in prefixes):
         if not here(file).is_file():
             raise MissingInput("tokenized_shards", partition, f"{file} is gone; {training.name} is scored on it.")
-    return files
+    return prefixes, inputs

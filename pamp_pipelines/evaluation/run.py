@@ -66,10 +66,12 @@ def environment() -> dict[str, str]:
 
 
 def stage_text(job: EvaluateJob) -> None:
-    """In a remote lake, have the shards here that a run was trained and held out on."""
+    """In a remote lake, have the shards here that a run was trained on, and those whose held-out text is scored."""
+    prefixes = [prefix for spec in job.evaluations for prefix in spec.heldout]
     if job.subject.baseline is not None:
-        for prefix in (*job.subject.baseline.train, *job.subject.baseline.heldout):
-            here(prefix.parent)
+        prefixes += [*job.subject.baseline.train, *job.subject.baseline.heldout]
+    for folder in dict.fromkeys(prefix.parent for prefix in prefixes):
+        here(folder)
 
 
 def collect(job: EvaluateJob) -> None:
@@ -100,10 +102,13 @@ def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
     done = json.loads((folder / _DONE).read_text())
     declaration = {
         "subject": job.subject.model_dump(mode="json", exclude={"directory", "inputs", "baseline"}),
-        "evaluation": spec.model_dump(mode="json", exclude={"id", "output", "tasks", "predecessor"}),
+        "evaluation": spec.model_dump(
+            mode="json", exclude={"id", "output", "tasks", "predecessor", "heldout", "inputs"}
+        ),
         "tasks": [task.model_dump(mode="json", exclude={"yaml", "data", "folders", "datasets"}) for task in spec.tasks],
     }
-    with publish(spec.output, kind=KIND, id=spec.id, inputs=job.subject.inputs, declaration=declaration) as draft:
+    inputs = (*job.subject.inputs, *spec.inputs)
+    with publish(spec.output, kind=KIND, id=spec.id, inputs=inputs, declaration=declaration) as draft:
         for source in sorted(folder.iterdir()):
             if source.name != _DONE:
                 shutil.copyfile(source, draft.dir / source.name)

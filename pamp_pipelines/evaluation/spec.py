@@ -68,6 +68,8 @@ class EvaluationSpec(_Frozen):
     """One evaluation: tasks and how they are run; fields as in the declaration.
 
     ``predecessor`` is what the scores are held against. It is no part of the identity: it changes a verdict only.
+    ``heldout`` are the prefixes of the shards whose held-out text is scored, and ``inputs`` those of them that the run
+    does not lead to.
     """
 
     name: str
@@ -87,6 +89,8 @@ class EvaluationSpec(_Frozen):
     allow_code: bool = False
     worse_factor: float = 1.1
     predecessor: Predecessor | None = None
+    heldout: tuple[Path, ...] = ()
+    inputs: tuple[ArtifactRef, ...] = ()
     id: str
     output: Path
 
@@ -247,6 +251,7 @@ def evaluation_spec(
     data: Mapping[str, Sequence[Path]],
     root: Path | None,
     hub: Mapping[str, HubSource] | None = None,
+    inputs: Sequence[ArtifactRef] = (),
 ) -> EvaluationSpec:
     """Resolve a declared evaluation of a model.
 
@@ -258,6 +263,7 @@ def evaluation_spec(
         data: files of local rows by task as declared, absolute.
         root: see ``task_spec``.
         hub: data sets of the hub by task as declared.
+        inputs: artifacts that rows are taken from, besides the model's.
 
     Raises:
         InputError: see ``task_spec``; or the declared folder of data sets does not exist.
@@ -282,8 +288,8 @@ def evaluation_spec(
         "content": subject.content,
         "lm_eval": importlib.metadata.version("lm-eval"),
     }
-    id = artifact_id(KIND, STAGE_VERSION, [ref.id for ref in subject.inputs], parameters)
-    return EvaluationSpec(name=name, tasks=tasks, id=id, output=output, **settings)
+    id = artifact_id(KIND, STAGE_VERSION, [ref.id for ref in (*subject.inputs, *inputs)], parameters)
+    return EvaluationSpec(name=name, tasks=tasks, inputs=tuple(inputs), id=id, output=output, **settings)
 
 
 def work_folder(parent: Path, specs: Sequence[EvaluationSpec]) -> Path:

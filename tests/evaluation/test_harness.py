@@ -332,6 +332,26 @@ def test_held_out_documents_are_looked_for_in_the_training_shards(job, tmp_path,
     assert outcome.rows[0]["contamination"] == 0.0, "three tokens are no run of thirteen"
 
 
+@pytest.mark.parametrize(("train", "seen"), [([1, 2, 3, 0], 1), ([3, 2, 1, 0], 0)])
+@pytest.mark.parametrize("own", [True, False])
+def test_held_out_documents_of_one_corpus_are_looked_for_too(job, tmp_path, train, seen, own):
+    """Of a corpus of several of the run, which is not all that it held out, and of one that it was not trained on."""
+    for name, tokens in (("train", train), ("heldout", [1, 2, 3, 0]), ("rest", [4, 4, 0])):
+        with IndexedWriter(tmp_path / name, np.uint16) as writer:
+            writer.add(np.array(tokens, np.uint16), np.array([len(tokens)]))
+    asked = job("heldout_perplexity", [{"text": "a b c"}])
+    held_out = (tmp_path / "heldout", tmp_path / "rest") if own else ()
+    baseline = Baseline(train=(tmp_path / "train",), heldout=held_out, rows=(), eod=0, vocabulary=5)
+    [spec] = asked.evaluations
+    spec = spec.model_copy(update={"heldout": (tmp_path / "heldout",)})
+    asked = asked.model_copy(
+        update={"subject": asked.subject.model_copy(update={"baseline": baseline}), "evaluations": (spec,)}
+    )
+    check = next(check for check in run(asked, Scripted()).checks if check.name == "held_out_unseen")
+    assert (check.passed, check.metadata) == (not seen, {"documents": 1, "in_training": seen})
+    assert check.severity == ("ERROR" if own or not seen else "WARN")
+
+
 def test_a_likelihood_that_is_no_number_fails_a_blocking_check(job):
     outcome = run(job("heldout_perplexity", [{"text": "a"}, {"text": "b"}]), Scripted(likelihood=lambda _: math.nan))
     check = next(check for check in outcome.checks if check.name == "scores_finite")

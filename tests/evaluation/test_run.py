@@ -237,9 +237,10 @@ def test_the_held_out_text_of_any_declared_corpus_can_be_scored(builder, tiny_pr
         declared = catalog.evaluations["perplexity"].model_copy(
             update={"data": {"heldout_perplexity": f"held_out:{corpus}"}}
         )
-        job = evaluate_job(replace(catalog, evaluations={"mine": declared}), builder.lake, KEY, ["mine"])
-        return job.evaluations[0].tasks[0]
+        found.append(evaluate_job(replace(catalog, evaluations={"mine": declared}), builder.lake, KEY, ["mine"]))
+        return found[-1].evaluations[0].tasks[0]
 
+    found = []
     assert on("poems").data == (builder.lake.shards_dir("poems", "d" * 64) / "heldout.jsonl",), "as the run had them"
     with pytest.raises(InputError, match=r"data\.heldout_perplexity: 'held_out:' names no corpus after the colon"):
         on("")
@@ -252,6 +253,17 @@ def test_the_held_out_text_of_any_declared_corpus_can_be_scored(builder, tiny_pr
         (draft.dir / "heldout.jsonl").write_text('{"text": "a rose"}\n')
         draft.stats["heldout"] = {"documents": 1}
     assert on(corpus).data == (shards.output / "heldout.jsonl",)
+    job, [spec], [of_run] = found[-1], found[-1].evaluations, found[0].evaluations
+    assert (of_run.inputs, of_run.heldout) == ((), (builder.lake.shards_dir("poems", "d" * 64) / "heldout",))
+    assert (spec.inputs, spec.heldout) == ((read_artifact(shards.output).ref,), (shards.output / "heldout",))
+    assert spec.id != of_run.id
+    work = job.work / "mine"
+    work.mkdir(parents=True)
+    (work / "done.json").write_text('{"stats": {}, "checks": []}')
+    run.collect(job)
+    manifest = read_artifact(spec.output).manifest
+    assert manifest.inputs == (*job.subject.inputs, *spec.inputs), "its scores lead to the corpus"
+    assert not {"inputs", "heldout"} & set(manifest.declaration["evaluation"])
     assert on(corpus).data_sha256 == on("poems").data_sha256, "equal rows"
 
 
