@@ -10,8 +10,10 @@ from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.recorded import Recorded, write_recorded
 from pamp_pipelines.lake.store import Lake
-from pamp_pipelines.orchestration.declarations import ASSETS, declared_of
-from pamp_pipelines.orchestration.versions import asset_key
+from pamp_pipelines.orchestration.declarations import ASSETS, declared_of, observe
+from pamp_pipelines.orchestration.outage import is_outage
+from pamp_pipelines.orchestration.resources import ProjectResource
+from pamp_pipelines.orchestration.versions import asset_key, observed_version
 
 READS = {
     "raw_corpus": ("corpus",),
@@ -36,7 +38,9 @@ def declared_versions(catalog: Catalog, asset: str, partition: str | None) -> di
 
 
 def record(asset: str, artifact: Artifact) -> None:
-    """Write down that the running step materialises this artifact; a lake that cannot be written to is only warned of.
+    """Write down in the lake, and for Dagster, of which declarations the running step materialises this artifact.
+
+    A lake that cannot be written to is only warned of.
 
     Args:
         asset: key, with slashes.
@@ -45,14 +49,37 @@ def record(asset: str, artifact: Artifact) -> None:
     context = dg.AssetExecutionContext.get()
     pamp = context.resources.pamp
     partition = str(context.partition_key) if context.has_partition_key else None
+    declarations = declared_versions(pamp.catalog, asset, partition)
+    _stamp(context, pamp, declarations)
     recorded = Recorded(
         id=artifact.id,
         content=artifact.content,
         at=time.time(),
         code_version=str(context.assets_def.get_asset_spec(asset_key(asset)).code_version),
-        declarations=declared_versions(pamp.catalog, asset, partition),
+        declarations=declarations,
     )
     try:
         write_recorded(Lake(pamp.project.lake), asset, partition, recorded)
     except (OSError, PampError) as error:
         context.log.warning(f"a lost Dagster home would not show this materialisation as it is: {error}")
+
+
+def _stamp(context: dg.AssetExecutionContext, pamp: ProjectResource, declarations: dict[str, dict[str, str]]) -> None:
+    """Let Dagster's provenance name the declarations that the step has read.
+
+    It has looked them up as the step began, and knows an edit only when the sensor has seen it, seconds later: a launch
+    in between would be shown as stale, though made of what is declared. What was edited again since is left as it is:
+    the partition is stale then. So it is while the database is away, which must not end a training.
+    """
+    read = [(dg.AssetKey(asset), *item) for asset, versions in declarations.items() for item in versions.items()]
+    instance = context.instance
+    try:
+        if any(observed_version(instance, key, name) != version for key, name, version in read):
+            on_disk = ProjectResource(root=pamp.root).catalog
+            observe(instance, on_disk, instance.report_runless_asset_event)
+        for key, name, version in read:
+            if observed_version(instance, key, name) == version:
+                context.op_execution_context.get_step_execution_context().wipe_input_asset_version_info(key)
+    except Exception as error:
+        if not is_outage(error):
+            raise

@@ -88,3 +88,41 @@ def test_an_existing_declaration_is_never_overwritten(empty: Project, twin: str)
     status, output = run(empty, "model", twin)
     assert status == 1
     assert "my-model.s.yaml: there is one of this name already (`-`, `_` and `.` count as the same)" in output
+
+
+@pytest.mark.parametrize("there", ["mine.yml", "mine.yaml.bak", "mine.json", "mine", "my.ne.yaml"])
+def test_what_check_would_confuse_it_with_is_named(empty: Project, there: str) -> None:
+    folder = folder_of(empty, "model")
+    folder.mkdir(parents=True)
+    (folder / there).touch()
+    name = "my-ne" if there == "my.ne.yaml" else "mine"
+    status, output = run(empty, "model", name)
+    expected = 0 if there == "mine.yaml.bak" else 1
+    assert status == expected
+    assert (folder / f"{name}.yaml").exists() is (expected == 0)
+    if expected:
+        assert f"{there}: there is one of this name already" in output.replace("\n", "")
+
+
+def test_the_folder_of_tasks_is_none_of_that_name(empty: Project) -> None:
+    (folder_of(empty, "evaluation") / "tasks").mkdir(parents=True)
+    assert run(empty, "evaluation", "tasks")[0] == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("training_config", "model"), ("model", "corpus"), ("corpus", "model")])
+def test_names_that_dagster_could_not_tell_apart_are_refused(empty: Project, first: str, second: str) -> None:
+    assert run(empty, first, "both")[0] == 0
+    status, output = run(empty, second, "both")
+    assert status == 1
+    assert "declare the very same names (both)" in output
+    assert not (folder_of(empty, second) / "both.yaml").exists()
+    assert run(empty, second, "other")[0] == 0
+    assert run(empty, second, "both")[0] == 0
+
+
+def test_a_corpus_that_another_file_makes_is_refused(own_project: Project) -> None:
+    file = folder_of(own_project, "corpus") / "poems.yaml"
+    file.write_text("licence: x\nsources: [data/corpora/sonnets.jsonl]\nformat: jsonl\nshard_sets: {some: meta.some}\n")
+    status, output = run(own_project, "corpus", "poems.some")
+    assert status == 1
+    assert "poems.yaml: declares 'poems.some' already" in output.replace("\n", "")

@@ -9,12 +9,16 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
+from pamp_pipelines.corpus.scan import scan_corpus
 from pamp_pipelines.declarations.catalog import load_catalog
+from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.store import CheckpointKey
+from pamp_pipelines.orchestration.assets import raw_corpus
 from pamp_pipelines.orchestration.build import build_definitions
 from pamp_pipelines.orchestration.declarations import observe
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.orchestration.sensors import register_checkpoints, watch_declarations
+from pamp_pipelines.orchestration.staleness import is_stale
 from pamp_pipelines.project import Project
 
 MADE = {
@@ -123,6 +127,45 @@ def test_what_an_edit_makes_stale(
     edit(materialized.assets / f"{file}.yaml", new, old)
     tick(materialized, instance)
     assert stale(materialized, instance) == {}
+
+
+def test_a_launch_before_the_sensor_saw_an_edit_is_of_the_edited_declaration(
+    own_project: Project, instance: dg.DagsterInstance
+) -> None:
+    tick(own_project, instance)
+    plays = own_project.assets / "corpora/plays.yaml"
+    scan(own_project, instance, lambda: None)  # also: nothing changed
+    edit(plays, "fraction: 0.3", "fraction: 0.4")
+    scan(own_project, instance, lambda: None)
+    tick(own_project, instance)
+    assert not stale_plays(own_project, instance)
+    edit(plays, "fraction: 0.4", "fraction: 0.5")
+    tick(own_project, instance)
+    assert stale_plays(own_project, instance)
+    # what is edited while the run reads the text was not read by it
+    scan(own_project, instance, lambda: edit(plays, "fraction: 0.5", "fraction: 0.6"))
+    tick(own_project, instance)
+    assert stale_plays(own_project, instance)
+
+
+def scan(project: Project, instance: dg.DagsterInstance, meanwhile: Callable[[], object]) -> None:
+    """A launch as from the UI, which observes nothing before."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def scanned(*arguments: Any) -> Artifact:
+            artifact = scan_corpus(*arguments)
+            meanwhile()
+            return artifact
+
+        patch.setattr(raw_corpus, "scan_corpus", scanned)
+        build_definitions(project).resolve_implicit_global_asset_job_def().execute_in_process(
+            asset_selection=[dg.AssetKey("raw_corpus")], partition_key="plays", instance=instance
+        )
+
+
+def stale_plays(project: Project, instance: dg.DagsterInstance) -> bool:
+    graph = build_definitions(project).resolve_asset_graph()
+    return is_stale(instance, graph, dg.AssetKey("raw_corpus"), "plays")
 
 
 def test_the_sensor_reports_each_declaration_once(own_project: Project, instance: dg.DagsterInstance) -> None:
