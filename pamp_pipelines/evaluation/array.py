@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.run import (
+    claim,
     collect,
     environment,
     forget,
@@ -44,7 +45,7 @@ def evaluate_many(
     """Score several models in an array of at most ``profile.world_size`` tasks.
 
     Finished scores are found. What tasks finished is published also where others failed, and an array that a killed
-    caller left is watched, not started a second time.
+    caller left is watched, not started a second time; one of another list of jobs that has one of these is ended.
 
     Args:
         jobs: of different models; each with a ``work`` folder that all machines see.
@@ -73,7 +74,9 @@ def _run(jobs: Sequence[EvaluateJob], profile: ComputeProfile, folder: Path, on_
     for job in jobs:
         stage_text(job)
     text = Jobs(jobs=tuple(jobs)).model_dump_json(indent=2) + "\n"
-    work = folder / f".array-{sha256_json(text)[:12]}"
+    work = folder.absolute() / f".array-{sha256_json(text)[:12]}"
+    for job in jobs:
+        claim(job, work)
     file = prepared(work, text)
     count = min(profile.world_size, len(jobs))
     try:

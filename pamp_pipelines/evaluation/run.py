@@ -8,22 +8,26 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.answers import delete_answers
 from pamp_pipelines.evaluation.export_cache import leased
 from pamp_pipelines.evaluation.spec import KIND, EvaluateJob, EvaluationSpec
 from pamp_pipelines.lake.artifact import Artifact, find
+from pamp_pipelines.lake.atomic import write_text
 from pamp_pipelines.lake.events import OnEvent, ignore
 from pamp_pipelines.lake.integrity import find_intact
 from pamp_pipelines.lake.manifest import CheckResult
 from pamp_pipelines.lake.publish import lock, publish
 from pamp_pipelines.lake.staging import here
 from pamp_pipelines.launchers import run_worker
-from pamp_pipelines.launchers.prepared import prepared
+from pamp_pipelines.launchers.prepared import end, prepared, remove
 
 WORKER = "pamp_pipelines.evaluation.worker"
 _DONE = "done.json"
+_ARRAY = "array.txt"
+"""In a job's folder: the folder of the array that writes to it."""
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
@@ -81,6 +85,38 @@ def collect(job: EvaluateJob) -> None:
             _publish(job, spec)
 
 
+def claim(job: EvaluateJob, array: Path) -> None:
+    """Note in the job's folder which array will write to it, and end what else may still do so.
+
+    Args:
+        array: folder of the array's handle.
+
+    Raises:
+        LauncherError: a cluster that would know does not answer.
+    """
+    end(job.work)
+    end_array(job, keep=array)
+    job.work.mkdir(parents=True, exist_ok=True)
+    write_text(job.work / _ARRAY, str(array))
+
+
+def end_array(job: EvaluateJob, keep: Path | None = None) -> None:
+    """End the array that a killed caller left writing to the job's folder, together with its other models.
+
+    Their callers are gone too: who calls holds the locks of this job, which they would hold.
+
+    Args:
+        keep: the folder of one that is left as it is.
+
+    Raises:
+        LauncherError: a cluster that would know does not answer.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        array = Path((job.work / _ARRAY).read_text())
+        if array != keep:
+            remove(array)
+
+
 def forget(job: EvaluateJob) -> None:
     """Remove what is of no use once all is published."""
     shutil.rmtree(job.work, ignore_errors=True)
@@ -89,6 +125,7 @@ def forget(job: EvaluateJob) -> None:
 
 def _run(job: EvaluateJob, on_event: OnEvent) -> None:
     stage_text(job)
+    end_array(job)
     file = prepared(job.work, job.model_dump_json(indent=2) + "\n")
     try:
         run_worker(WORKER, file, job.work, profile=job.profile, on_event=on_event, env=environment())

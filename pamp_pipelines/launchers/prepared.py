@@ -40,14 +40,21 @@ def prepared(work: Path, text: str) -> Path:
     return file
 
 
-def remove(work: Path) -> bool:
-    """A folder that is of no use any more, after ending the worker that it may have; returns whether there was one.
+def end(work: Path) -> bool:
+    """End the worker that a folder may have; returns whether there was one.
 
     Raises:
         LauncherError: a cluster that would know does not answer, or does not end the worker.
     """
-    if (found := find_worker(work)) is not None:
-        launcher, handle = found
-        launcher.cancel(handle)
+    if (found := find_worker(work)) is None:
+        return False
+    launcher, handle = found
+    launcher.cancel(handle)
+    return True
+
+
+def remove(work: Path) -> bool:
+    """Remove a folder that is of no use any more, after `end`; returns whether there was a worker."""
+    ended = end(work)
     shutil.rmtree(work, ignore_errors=True)
-    return found is not None
+    return ended

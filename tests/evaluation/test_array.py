@@ -13,11 +13,15 @@ from click.testing import CliRunner
 from pamp_pipelines.cli import pamp
 from pamp_pipelines.declarations.profile import ComputeProfile
 from pamp_pipelines.errors import InputError, WorkerFailed
-from pamp_pipelines.evaluation import array, array_worker
+from pamp_pipelines.evaluation import array, array_worker, run
 from pamp_pipelines.evaluation.array import Jobs, evaluate_many
 from pamp_pipelines.evaluation.plain import plain_job
+from pamp_pipelines.evaluation.run import evaluate
 from pamp_pipelines.evaluation.spec import EvaluateJob
+from pamp_pipelines.launchers.base import Handle, WorkerSpec
+from pamp_pipelines.launchers.local import LocalLauncher
 from pamp_pipelines.project import Project
+from tests.launchers.conftest import Bench, bench, living  # noqa: F401
 
 CLUSTER = ComputeProfile(launcher="slurm", nodes=2, processes_per_node=1)
 
@@ -77,6 +81,60 @@ def test_what_was_finished_before_a_failure_is_kept(
     with pytest.raises(WorkerFailed):
         evaluate_many(jobs, CLUSTER, tmp_path)
     assert [call["jobs"] for call in calls] == [jobs, jobs[1:]]
+
+
+@pytest.mark.parametrize("again", ["more models", "the same", "one of them", "one of them, in an array"])
+def test_an_array_of_a_killed_caller_writes_beside_no_other(
+    jobs: list[EvaluateJob],
+    bench: Bench,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    again: str,
+) -> None:
+    module = bench.write("waits", "import time; time.sleep(300)")
+    left: list[Handle] = []
+
+    def killed(_: str, file: Path, run_dir: Path, **__: Any) -> None:
+        left.append(LocalLauncher().submit(WorkerSpec(module, file, run_dir, ComputeProfile())))
+        raise KeyboardInterrupt  # the worker goes on: nobody cancels it
+
+    monkeypatch.setattr(array, "run_worker", killed)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_many(jobs[:2], CLUSTER, bench.root)
+    assert living(left[0].token)
+
+    class Reached(Exception):
+        pass
+
+    def reached(_: str, file: Path, run_dir: Path, **__: Any) -> None:
+        same = again == "the same"
+        assert bool(living(left[0].token)) == same, "watched" if same else "two would write to one folder"
+        raise Reached
+
+    monkeypatch.setattr(array, "run_worker", reached)
+    monkeypatch.setattr(run, "run_worker", reached)
+    monkeypatch.setattr(LocalLauncher, "outlives_caller", True)
+    calls: dict[str, Callable[[], object]] = {
+        "more models": lambda: evaluate_many(jobs, CLUSTER, bench.root),
+        "the same": lambda: evaluate_many(jobs[:2], CLUSTER, bench.root),
+        "one of them": lambda: evaluate(jobs[0]),
+        "one of them, in an array": lambda: evaluate_many(jobs[1:2], CLUSTER, bench.root),
+    }
+    with pytest.raises(Reached):
+        calls[again]()
+    for handle in left:
+        LocalLauncher().cancel(handle)
+
+
+def test_an_array_starts_beside_no_worker_of_a_killed_caller(
+    jobs: list[EvaluateJob],
+    bench: Bench,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = bench.write("waits", "import time; time.sleep(300)")
+    handle = LocalLauncher().submit(WorkerSpec(module, bench.job, jobs[1].work, ComputeProfile()))
+    calls = cluster(monkeypatch, lambda found: [done(job) for job in found])
+    evaluate_many(jobs, CLUSTER, bench.root)
+    assert (len(calls), living(handle.token)) == (1, [])
 
 
 def test_a_task_takes_its_turns_and_leaves_out_what_is_done(
