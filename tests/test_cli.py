@@ -407,7 +407,7 @@ def test_progress_off_a_terminal_is_sparse(capsys: pytest.CaptureFixture) -> Non
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert [line.split()[1] for line in lines] == ["started", "progress", "warning:", "finished"]
+    assert [line.split()[1] for line in lines] == ["started", "progress", "warning:", "progress", "finished"]
 
 
 def test_events_are_described_with_the_telling_values_first() -> None:

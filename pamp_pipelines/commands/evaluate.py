@@ -101,6 +101,12 @@ def evaluate(
         from pamp_pipelines.evaluation.checkpoint import evaluate_checkpoints
         from pamp_pipelines.lake.publication import published
 
+        directories = [target for target in targets if Path(target).is_dir()]
+        require(
+            not directories,
+            f"{', '.join(directories)}: a directory is scored alone, so run this once for each; only keys of "
+            "checkpoints can be given together",
+        )
         changed = output or data or limit or batch_size or allow_code or device != "auto"
         of = ", ".join(targets)
         require(not changed, f"{of} is no directory; for a checkpoint key everything but --suite is declared")

@@ -28,7 +28,10 @@ def progress() -> Iterator[OnEvent]:
 
     if not sys.stderr.isatty():
         with listening(plain := _Plain()):
-            yield plain
+            try:
+                yield plain
+            finally:
+                plain.flush()
         return
     from rich.console import Console
     from rich.text import Text
@@ -47,18 +50,34 @@ def progress() -> Iterator[OnEvent]:
 
 
 class _Plain:
-    """Passing events at most every few seconds, the others always."""
+    """Passing events at most every few seconds, the others always, and the last of the passing ones before them."""
 
     def __init__(self) -> None:
         self._shown = float("-inf")
+        self._held: Event | None = None
 
     def __call__(self, event: Event) -> None:
         now = time.monotonic()
         if event.kind in _PASSING:
-            if now - self._shown < _PLAIN_INTERVAL_S:
+            if now - self._shown < _PLAIN_INTERVAL_S and not _is_last(event.data):
+                self._held = event
                 return
-            self._shown = now
+            self._shown, self._held = now, None
+        elif event.kind != "warning":
+            self.flush()
         click.echo(describe(event), err=True)
+
+    def flush(self) -> None:
+        """Show what was held back, when nothing may follow it: else a log would end in the middle of what was done."""
+        if self._held is not None:
+            click.echo(describe(self._held), err=True)
+        self._held = None
+
+
+def _is_last(data: Mapping[str, Any]) -> bool:
+    """Whether an event says that something is done, in a way that all of its kind do."""
+    counts = ("done_bytes", "total_bytes"), ("done", "all")
+    return data.get("done") is True or any(a in data and data[a] == data.get(b) for a, b in counts)
 
 
 def describe(event: Event) -> str:
