@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pamp_pipelines.conversion.dtypes import DTYPES
+from pamp_pipelines.conversion.identity import no_file
 from pamp_pipelines.declarations.hf_config import load_hf_config
 from pamp_pipelines.errors import InputError
 
@@ -101,7 +102,7 @@ def _files(directory: Path, problems: list[str]) -> tuple[dict[str, str], list[P
         try:
             weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             pairs = {str(name): sys.intern(str(shard)) for name, shard in weight_map.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{index}: no index of safetensors files ({error!r})") from None
         shards = sorted(set(pairs.values()))
         for shard in shards:
@@ -109,7 +110,7 @@ def _files(directory: Path, problems: list[str]) -> tuple[dict[str, str], list[P
                 problems.append(f"{index}: names {shard!r}, which is not a file name in this directory")
             elif not (directory / shard).is_file():
                 count = sum(1 for s in pairs.values() if s == shard)
-                problems.append(f"{directory / shard}: missing; {INDEX} places {count} tensors there")
+                problems.append(f"{no_file(directory / shard)}; {INDEX} places {count} tensors there")
         present = [directory / s for s in shards if Path(s).name == s and (directory / s).is_file()]
         return pairs, present
     if (directory / SINGLE).is_file():
@@ -121,7 +122,8 @@ def _files(directory: Path, problems: list[str]) -> tuple[dict[str, str], list[P
         other = sorted(f.name for pattern in ("*.bin", "*.pth", "*.gguf") for f in directory.glob(pattern))
         hint = f"; convert {other[0]} to safetensors first" if other else ""
         raise InputError(f"{directory}: holds no safetensors file{hint}")
-    return {}, found
+    problems += [words for file in found if (words := no_file(file))]
+    return {}, [file for file in found if file.is_file()]
 
 
 def read_header(file: Path, problems: list[str]) -> list[HFTensor]:
@@ -136,7 +138,7 @@ def read_header(file: Path, problems: list[str]) -> list[HFTensor]:
         try:
             header = json.loads(stream.read(length), object_pairs_hook=_unique)
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             problems.append(f"{file}: the safetensors header is damaged ({error}); download it again")
             return []
     data = 8 + length
@@ -168,7 +170,11 @@ def _tensor(file: Path, name: str, entry: Any, data: int, size: int, problems: l
     if dtype not in _ITEMSIZES:
         problems.append(f"{file}: tensor {name}: unknown dtype {dtype!r}")
         return None
-    if begin < 0 or min(shape, default=0) < 0 or end - begin != math.prod(shape) * _ITEMSIZES[dtype]:
+    if begin < 0 or min(shape, default=0) < 0:
+        field = f"data_offsets {[begin, end]}" if begin < 0 else f"shape {list(shape)}"
+        problems.append(f"{file}: tensor {name}: {field} has a negative number; download it again")
+        return None
+    if end - begin != math.prod(shape) * _ITEMSIZES[dtype]:
         problems.append(
             f"{file}: tensor {name}: {end - begin} bytes announced for shape {list(shape)} of {dtype}, "
             f"which takes {math.prod(shape) * _ITEMSIZES[dtype]}"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from pamp_pipelines.errors import InputError
 from pamp_pipelines.lake.atomic import write_json
 from pamp_pipelines.lake.hashing import sha256_file
 
@@ -15,8 +16,23 @@ def digests(files: Iterable[Path], root: Path, cache: Path | None) -> list[tuple
     """(path below `root`, SHA-256) of each file, sorted.
 
     cache: folder in which digests are remembered by path, size and modification time; None reads every file.
+
+    Raises:
+        InputError: one of them is no file, which is found before any is read.
     """
+    files = list(files)
+    if problems := [words for file in files if (words := no_file(file))]:
+        raise InputError("\n".join(problems))
     return sorted((file.relative_to(root).as_posix(), _digest(file, cache)) for file in files)
+
+
+def no_file(path: Path) -> str | None:
+    """Why there is nothing to read at a path; a pipe would be waited for without an end. None for a file."""
+    if path.is_file():
+        return None
+    if path.is_symlink() and not path.exists():
+        return f"{path}: a link to {path.readlink()}, which is not there; download the file again or mend the link"
+    return f"{path}: not a file; download it again" if path.exists() else f"{path}: missing"
 
 
 def _digest(file: Path, cache: Path | None) -> str:

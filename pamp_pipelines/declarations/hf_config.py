@@ -53,11 +53,13 @@ def load_hf_config(directory: Path) -> dict[str, Any]:
         InputError: no such file, or it is not a JSON object.
     """
     path = directory / "config.json"
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InputError(f"{path} is not a file: {directory} is not a Hugging Face model directory")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing: {directory} is not a Hugging Face model directory") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not readable JSON: {error}") from error
     if not isinstance(config, dict):
         raise InputError(f"{path} holds a {type(config).__name__}, not a JSON object")

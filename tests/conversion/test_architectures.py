@@ -223,6 +223,10 @@ def test_unknown_architecture_names_those_that_are_known() -> None:
         ({"head_dim": None, "num_attention_heads": 5, "num_key_value_heads": 5}, "set head_dim"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
         ({"rope_parameters": {"rope_theta": -1}}, "rope_theta is -1"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; at most 10,000"),
+        ({"architectures": 5}, "architectures is 5; expected a list"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM'; expected a list"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "expected a list"),
     ],
 )
 def test_impossible_configs(changes: dict[str, Any], words: str, config_of: Any) -> None:

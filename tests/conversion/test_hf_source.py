@@ -1,6 +1,7 @@
 """Wrong Hugging Face directories: every problem is found, named, and found together."""
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pamp_pipelines.conversion.hf_source import read_source
+from pamp_pipelines.conversion.hf_source import INDEX, read_source
+from pamp_pipelines.conversion.job import plain_import_job
 from pamp_pipelines.conversion.layout import layout_of
 from pamp_pipelines.conversion.plan import plan_import
 from pamp_pipelines.errors import InputError
@@ -116,7 +118,8 @@ def test_name_twice_in_a_header(single: Path) -> None:
         ),
         ({"dtype": "BF17", "shape": [1], "data_offsets": [0, 2]}, "unknown dtype 'BF17'"),
         ({"dtype": "BF16", "shape": [1]}, "malformed header entry"),
-        ({"dtype": "BF16", "shape": [-1], "data_offsets": [4, 2]}, "bytes announced"),
+        ({"dtype": "BF16", "shape": [-1], "data_offsets": [4, 2]}, "shape [-1] has a negative number"),
+        ({"dtype": "BF16", "shape": [4], "data_offsets": [-8, 0]}, "data_offsets [-8, 0] has a negative number"),
     ],
 )
 def test_header_entries(single: Path, entry: dict[str, Any], words: str) -> None:
@@ -172,3 +175,37 @@ def test_missing_files(single: Path, sharded: Path, tmp_path: Path) -> None:
     assert "config.json" in problems(single)
     (sharded / "model.safetensors.index.json").write_text('{"weight_map": 5}')
     assert "no index of safetensors files" in problems(sharded)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_what_is_no_file_is_named_and_not_waited_for(single: Path, indexed: bool) -> None:
+    file = single / "model.safetensors"
+    names = list(load_file(file))
+    if indexed:
+        (single / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, file.name)}))
+    file.unlink()
+    os.mkfifo(file)
+    assert f"{file}: not a file" in problems(single)
+    with pytest.raises(InputError, match=r"model\.safetensors: not a file"):
+        plain_import_job(single, single.parent / "out")
+    file.unlink()
+    file.symlink_to("../blobs/12ab")
+    assert f"{file}: a link to ../blobs/12ab, which is not there" in problems(single)
+    with pytest.raises(InputError, match=r"a link to \.\./blobs/12ab, which is not there"):
+        plain_import_job(single, single.parent / "out")
+
+
+def test_a_pipe_for_a_config_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert "config.json is not a file" in problems(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", INDEX])
+def test_json_of_a_hundred_thousand_brackets(single: Path, name: str) -> None:
+    (single / name).write_text("[" * 100_000)
+    assert name in problems(single)
+
+
+def test_a_header_of_a_hundred_thousand_brackets(single: Path) -> None:
+    (single / "model.safetensors").write_bytes(struct.pack("<Q", 100_000) + b"[" * 100_000)
+    assert "the safetensors header is damaged" in problems(single)

@@ -61,9 +61,11 @@ def architecture_of(config: Config) -> Architecture:
     """The family of a model: by `architectures[0]`, or by `model_type` where that is absent.
 
     Raises:
-        InputError: no family has that name; the message lists those that exist.
+        InputError: no family has that name, and the message lists those that exist; or it is no name.
     """
     classes = config.get("architectures") or []
+    if not isinstance(classes, list) or not isinstance(next(iter(classes), ""), str):
+        raise InputError(f"config.json: architectures is {classes!r}; expected a list such as ['LlamaForCausalLM']")
     for architecture in ARCHITECTURES:
         known = classes[0] in architecture.classes if classes else config.get("model_type") in architecture.model_types
         if known:

@@ -45,6 +45,7 @@ from pamp_pipelines.conversion.architectures.table import (
     count,
     integer,
     number,
+    repeated,
     tied,
 )
 
@@ -120,8 +121,8 @@ def _dimensions(config: Config, *, number_of_experts: int, width: int) -> dict[s
     moe = integer(config, "moe_intermediate_size", width)
     shared = moe * _shared(config)
     return {
-        "L": integer(config, "num_hidden_layers"),
-        "P": count(config, "num_nextn_predict_layers"),
+        "L": repeated("num_hidden_layers", integer(config, "num_hidden_layers")),
+        "P": repeated("num_nextn_predict_layers", count(config, "num_nextn_predict_layers")),
         "H": hidden,
         "2H": 2 * hidden,
         "F": ffn,

@@ -16,6 +16,7 @@ from pamp_pipelines.conversion.architectures.table import (
     Value,
     integer,
     number,
+    repeated,
     tied,
 )
 from pamp_pipelines.conversion.architectures.window import NO_WINDOW, WindowRule, window_arguments
@@ -147,7 +148,7 @@ def dense_dimensions(config: Config, *, kv_heads: int | None = None, head: int |
     width = integer(config, "head_dim", head or hidden // heads)
     ffn = integer(config, "intermediate_size")
     return {
-        "L": integer(config, "num_hidden_layers"),
+        "L": repeated("num_hidden_layers", integer(config, "num_hidden_layers")),
         "H": hidden,
         "F": ffn,
         "2F": 2 * ffn,

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pamp_pipelines.conversion.architectures.table import Config, Entry, Layers, Op, Source, Value, count, integer
+from pamp_pipelines.conversion.architectures.table import (
+    Config,
+    Entry,
+    Layers,
+    Op,
+    Source,
+    Value,
+    count,
+    integer,
+    repeated,
+)
 
 _LAYERS = "decoder.layers."
 _HF = "model.layers.{layer}."
@@ -93,7 +103,7 @@ def in_dense_layers(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 def expert_dimensions(number: int, width: int) -> dict[str, int]:
     """Sizes of the axes of routed experts."""
-    return {"E": number, "M": width, "2M": 2 * width}
+    return {"E": repeated("number of experts", number), "M": width, "2M": 2 * width}
 
 
 def expert_arguments(config: Config, dimensions: dict[str, int], sparse: tuple[bool, ...] | None) -> dict[str, Value]:

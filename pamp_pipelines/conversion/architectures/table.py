@@ -164,6 +164,9 @@ class Architecture:
         return any(re.fullmatch(pattern, name) for pattern in self.derived)
 
 
+_MOST = 10_000
+
+
 def tied(config: Config) -> bool:
     """Whether the output layer is the embedding. Absent means no, the default of every class in the tables."""
     return bool(config.get("tie_word_embeddings", False))
@@ -185,6 +188,19 @@ def integer(config: Config, field: str, default: int | None = None) -> int:
         raise InputError(f"config.json: {field} is missing; the architecture cannot be derived without it")
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise InputError(f"config.json: {field} is {value!r}; expected a positive integer")
+    return value
+
+
+def repeated(field: str, value: int) -> int:
+    """The value of a field that says how many there are of what has tensors of its own: layers, experts.
+
+    All of them are listed to plan a conversion, so a number that no model has would only be refused after hours.
+
+    Raises:
+        InputError: there would be more than 10,000.
+    """
+    if value > _MOST:
+        raise InputError(f"config.json: {field} is {value}; at most {_MOST:,} are supported")
     return value
 
 
