@@ -5,15 +5,18 @@ only start when that one has given its slot back. That Dagster itself is killed 
 """
 
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import psutil
 import pytest
 
 from pamp_pipelines.launchers.base import Handle
 from pamp_pipelines.orchestration.instance import ensure_home, open_instance
+from pamp_pipelines.orchestration.leftovers import PROCESS_TAG, process_tags
 from pamp_pipelines.project import Project
 
 HERE = Path(__file__).parent / "termination"
@@ -73,6 +76,26 @@ class Cases:
     def ended(self, run_id: str, status: str) -> None:
         run = self.dev.wait(run_id)
         assert run["status"] == status, run["eventConnection"]["events"]
+
+    def waits_for_a_slot(self, behaviour: str) -> tuple[str, psutil.Process]:
+        """A run that has left the queue, and whose slot was then taken by one of this process; with its process."""
+        run_id = self.dev.launch(ASSET, behaviour)
+        _until(lambda: self.dev.status(run_id) == "STARTING", START_S, f"{behaviour} does not leave the queue")
+        with open_instance(self.dev.project) as instance:
+            holder = str(uuid.uuid4())
+            job = dg.JobDefinition(graph_def=dg.GraphDefinition("g"), name="job")
+            instance.create_run_for_job(job, run_id=holder, tags=process_tags(holder))
+            assert instance.event_log_storage.claim_concurrency_slot("train", holder, "step").is_claimed
+            said = f"Waiting for a slot of the pool train, held by {holder[:8]}."
+            _until(lambda: said in self.dev.messages(run_id), START_S, f"{behaviour} does not wait")
+            waiting = instance.get_run_by_id(run_id)
+            assert waiting is not None
+            self.holder = holder
+        return run_id, psutil.Process(int(waiting.tags[PROCESS_TAG].split()[1]))
+
+    def free(self) -> None:
+        with open_instance(self.dev.project) as instance:
+            instance.event_log_storage.free_concurrency_slots_for_run(self.holder)
 
 
 @pytest.fixture
@@ -139,6 +162,14 @@ def test_every_way_to_end_a_training(cases: Cases) -> None:
         behaviour: cases.attempts(behaviour) for behaviour in ("obedient", "stubborn", "orphaned", "slow", "forced")
     }
     assert set(tried.values()) == {1}, tried
+
+    # while a slot is waited for that another run was quicker to take
+    for force in (False, True):
+        run_id, process = cases.waits_for_a_slot("quick")
+        dev.terminate(run_id, force=force)
+        process.wait(HEARD_S)
+        cases.ended(run_id, "CANCELED")
+        cases.free()
 
 
 def _token(process: psutil.Process) -> str | None:

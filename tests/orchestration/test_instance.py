@@ -74,10 +74,13 @@ def test_an_unknown_template_is_refused(project: Project, monkeypatch: pytest.Mo
         ("a: \xff", "cannot be read: 'utf-8' codec"),
         ("- a", r"holds \['a'\]; write settings"),
         ("storage: postgres", "`storage` is 'postgres'; write"),
-        ("storage: {nonsense: {}}", ""),
+        ("storage: {nonsense: {}}", "unexpected config entry"),
         ("nonsense: 1", 'Received unexpected config entry "nonsense" at the root.$'),
         ("run_monitoring: {enabled: maybe}", 'Invalid scalar at path root:run_monitoring:enabled. Value "maybe"'),
-        ("event_log_storage: {module: nowhere, class: X, config: {}}", ""),
+        (
+            "event_log_storage: {module: nowhere, class: X, config: {}}",
+            "Dagster cannot use it: .* import module nowhere",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_named_once(project: Project, written: str, said: str) -> None:
