@@ -312,8 +312,6 @@ def test_import_and_export_of_plain_directories(tiny_project: Project, tmp_path:
     assert planned["workers"] == 1
     assert planned["peak_memory_bytes"] < 2**30
     assert not (tmp_path / "half").exists()
-    small = pamp("export-hf", "meg", "half", "--memory", "0.001", "--json")
-    assert "memory_bytes is 1000000; a conversion needs at least" in answer(small)["error"]["message"]
     half = pamp("export-hf", "meg", "half", "--dtype", "float16", "--workers", "1", "--memory", "0.5", "--json")
     assert half.exit_code == 0, half.output
     assert (tmp_path / "half/model.safetensors").stat().st_size < planned["export_bytes"] + 50_000

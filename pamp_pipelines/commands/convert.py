@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -31,8 +32,20 @@ def _resources(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _given(workers: int | None, memory: float | None) -> dict[str, int]:
-    """Fields of a job."""
-    memory_bytes = None if memory is None else int(memory * 1e9)
+    """Fields of a job.
+
+    Raises:
+        UsageError: no conversion can be done within that memory, or it is no amount.
+    """
+    memory_bytes = None
+    if memory is not None:
+        from pamp_pipelines.conversion.plan import peak_bytes
+
+        least = math.ceil(peak_bytes(1) / 1e7) / 100
+        require(
+            math.isfinite(memory) and memory >= least, f"--memory {memory:g}: a conversion needs {least} GB at least"
+        )
+        memory_bytes = int(memory * 1e9)
     given = {"workers": workers, "memory_bytes": memory_bytes}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -60,12 +73,14 @@ def import_hf(
       pamp import-hf path/to/hf-model megatron/ --plan
     """
     given = _given(workers, memory)
+    require(profile is None or destination is None, "--profile is for a declared model")
     if plan:
         from pamp_pipelines.conversion.importer import describe_plan
 
+        if profile is not None:
+            open_catalog(discover(project)).profile(profile)  # there, or refused: a plan is the same on all of them
         return _shown(describe_plan(_planned_import(project, source, destination).model_copy(update=given)))
     if destination is not None:
-        require(profile is None, "--profile is for a declared model")
         from pamp_pipelines.conversion.importer import import_hf as convert
         from pamp_pipelines.conversion.job import plain_import_job
 
@@ -79,7 +94,7 @@ def import_hf(
 
     found = discover(project)
     catalog = open_catalog(found)
-    where = catalog.profile(profile) if profile else None
+    where = catalog.profile(profile) if profile is not None else None
     job = import_job(catalog, open_lake(found), source).model_copy(update=given)
     with progress() as on_event:
         return artifact_outcome(published(import_and_verify(job, on_event, profile=where)))
@@ -165,11 +180,11 @@ def export_hf(
 
     found = discover(project)
     catalog, lake, key = open_catalog(found), open_lake(found), CheckpointKey.parse(checkpoint)
+    where = catalog.profile(profile) if profile is not None else None
     job = export_job(catalog, lake, key).model_copy(update=given)
     if plan:
         from pamp_pipelines.conversion.exporter import describe_plan
 
         return _shown(describe_plan(job))
-    where = catalog.profile(profile) if profile else None
     with progress() as on_event:
         return artifact_outcome(published(export_and_verify(job, loss_job(lake, key), on_event, profile=where)))
