@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pamp_pipelines.errors import PampError
+from pamp_pipelines.errors import InfrastructureFailed, PampError
 from pamp_pipelines.lake.events import EventLog
 from pamp_pipelines.training.job import TrainJob, read_job
 from pamp_pipelines.training.kept import record_path, recorded_steps
@@ -51,7 +51,8 @@ def main(job_path: Path) -> int:
         log.write("warning", message=f"the cluster starts the run again, from step {step or 0}")
     except PampError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return EXIT_INPUT
+        # storage that does not answer is worth another attempt
+        return 1 if isinstance(error, InfrastructureFailed) else EXIT_INPUT
     return 0
 
 

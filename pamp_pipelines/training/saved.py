@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pamp_pipelines.conversion.checksums import damaged_payload
 from pamp_pipelines.conversion.torch_dist import METADATA, read_checkpoint
-from pamp_pipelines.errors import InputError
+from pamp_pipelines.errors import InfrastructureFailed, InputError
 from pamp_pipelines.lake.atomic import fsync_dir, write_text
 from pamp_pipelines.lake.manifest import Manifest
 from pamp_pipelines.training.checkpoints import TRACKER, checkpoint_path, tracked_iteration
@@ -72,7 +72,8 @@ class Saved:
             The step to resume from; None to start at the beginning.
 
         Raises:
-            OSError: a file cannot be read. Nothing is removed for that: another attempt may find it whole.
+            InfrastructureFailed: a file cannot be read. Nothing is removed for that: another attempt may find it whole.
+            PermissionError: nor by another attempt.
         """
         if not self.root.is_dir():
             return None
@@ -82,7 +83,7 @@ class Saved:
         best = None
         for step in reversed(self.steps()):
             # only the one to resume from is read whole
-            problem = self.problem(step) or (damaged_payload(self.dir(step)) if best is None else None)
+            problem = self._damage(step, whole=best is None)
             if problem is not None:
                 warn(f"{problem}; removed {self.dir(step)}, from which nothing can be resumed")
                 self.remove(step)
@@ -91,6 +92,18 @@ class Saved:
         if best != named or (best is None and (self.root / TRACKER).exists()):
             self._set_tracker(best, named, warn)
         return best
+
+    def _damage(self, step: int, *, whole: bool) -> str | None:
+        try:
+            return self.problem(step) or (damaged_payload(self.dir(step)) if whole else None)
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise InfrastructureFailed(
+                f"{self.dir(step)}: cannot be read ({error.strerror or error}). That is no damage, so nothing was "
+                "removed; run it again when the storage answers.",
+                None,
+            ) from error
 
     def _set_tracker(self, best: int | None, named: int | None, warn: Callable[[str], None]) -> None:
         tracker = self.root / TRACKER

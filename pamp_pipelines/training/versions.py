@@ -121,5 +121,5 @@ def _is_elsewhere(directory: Path) -> bool:
     try:
         last = max(directory.glob(_TAKEN), default=directory / CLAIM)
         return bool(json.loads(last.read_text()).get("home") != mirror.home)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return False

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pamp_pipelines.errors import InfrastructureFailed
+from pamp_pipelines.training import restart
 from pamp_pipelines.training.checkpoints import TRACKER
 from pamp_pipelines.training.saved import Saved
 
@@ -88,9 +90,24 @@ def test_sweep_deletes_nothing_that_cannot_be_read_for_a_moment(tmp_path, checkp
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", stale)
-        with pytest.raises(OSError, match="Stale"):
+        with pytest.raises(InfrastructureFailed, match=r"iter_0000008: cannot be read \(Stale file handle\)"):
             saved.sweep(lambda _: None)
     assert saved.sweep(lambda _: None) == 8
+
+
+def test_a_cluster_tries_again_where_storage_does_not_answer(bench, checkpoint, monkeypatch, capsys):
+    """Its caller gives up at the status of a wrong input only."""
+    job = bench.job()
+    checkpoint(job.checkpoints_dir / "iter_0000004", 4)
+    (job.run_dir / "job.json").write_text(job.model_dump_json())
+
+    def stale(_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("pamp_pipelines.training.saved.damaged_payload", stale)
+    assert restart.main(job.run_dir / "job.json") == 1
+    assert "cannot be read (Stale file handle)" in capsys.readouterr().err
+    assert bench.steps() == [4]
 
 
 def test_sweep_passes_over_a_checkpoint_whose_index_of_records_is_damaged(tmp_path, checkpoint):
