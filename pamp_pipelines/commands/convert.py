@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from pamp_pipelines.commands.artifacts import artifact_outcome
-from pamp_pipelines.commands.command import Outcome, command, discover, open_catalog, open_lake, require
+from pamp_pipelines.commands.command import Number, Outcome, command, discover, open_catalog, open_lake, require
 from pamp_pipelines.commands.progress import progress
 from pamp_pipelines.conversion.dtypes import DTypeName
 
@@ -25,9 +25,7 @@ def _resources(function: Callable[..., Any]) -> Callable[..., Any]:
     workers = click.option(
         "--workers", type=click.IntRange(1), metavar="N", help="Processes at most. Default: one a core, up to 8."
     )
-    memory = click.option(
-        "--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="Of all of them. Default: 2.1."
-    )
+    memory = click.option("--memory", type=Number(0, min_open=True), metavar="GB", help="Of all of them. Default: 2.1.")
     return workers(memory(function))
 
 
@@ -35,16 +33,14 @@ def _given(workers: int | None, memory: float | None) -> dict[str, int]:
     """Fields of a job.
 
     Raises:
-        UsageError: no conversion can be done within that memory, or it is no amount.
+        UsageError: no conversion can be done within that memory.
     """
     memory_bytes = None
     if memory is not None:
         from pamp_pipelines.conversion.plan import peak_bytes
 
         least = math.ceil(peak_bytes(1) / 1e7) / 100
-        require(
-            math.isfinite(memory) and memory >= least, f"--memory {memory:g}: a conversion needs {least} GB at least"
-        )
+        require(memory >= least, f"--memory {memory:g}: a conversion needs {least} GB at least")
         memory_bytes = int(memory * 1e9)
     given = {"workers": workers, "memory_bytes": memory_bytes}
     return {name: value for name, value in given.items() if value is not None}
