@@ -13,7 +13,7 @@ from lm_eval.tasks import TaskManager
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.sources import data_set_folder, split_files
 from pamp_pipelines.evaluation.spec import EvaluateJob, EvaluationSpec, TaskSpec
-from pamp_pipelines.evaluation.task_data import local_data_sets, read_rows
+from pamp_pipelines.evaluation.task_data import data_set, local_data_sets
 from pamp_pipelines.evaluation.task_files import read_task, resolve
 
 
@@ -26,7 +26,7 @@ def build_tasks(job: EvaluateJob, spec: EvaluationSpec) -> list[Any]:
     built: list[Any] = []
     for task in spec.tasks:
         with local_data_sets(task.datasets):
-            built += [_task(job, task, spec)] if task.yaml else _collection(task)
+            built += [build_task(job, task, spec)] if task.yaml else _collection(task)
     for leaf in leaves(built):
         _check_examples(leaf, spec)
     return built
@@ -53,17 +53,24 @@ def _collection(task: TaskSpec) -> list[Any]:
     return [groups[task.name]] if task.name in groups else list(loaded["tasks"].values())
 
 
-def _task(job: EvaluateJob, task: TaskSpec, spec: EvaluationSpec) -> ConfigurableTask:
+def build_task(
+    job: EvaluateJob, task: TaskSpec, spec: EvaluationSpec, rows: list[dict[str, Any]] | None = None
+) -> ConfigurableTask:
+    """A task of a file; ``rows`` in place of all those of its local data.
+
+    Raises:
+        InputError: rows are wrong, or it needs examples from a split that its data lacks.
+    """
     assert task.yaml is not None
     config = resolve(read_task(task.yaml, trusted=job.trusted, allow_code=spec.allow_code).config)
     for key in ("tag", "group", "task_list"):  # these speak to lm-eval's index, not to a task
         config.pop(key, None)
     if task.data:
         split = config.get("test_split") or config.get("validation_split") or "test"
-        rows = [row for file in task.data for row in read_rows(file)]
+        docs = data_set(task.data) if rows is None else Dataset.from_list(rows)
         config |= {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": None}
         # The metadata of a task is passed to custom_dataset as arguments.
-        config["custom_dataset"] = lambda **_: {split: Dataset.from_list(rows)}
+        config["custom_dataset"] = lambda **_: {split: docs}
         config.setdefault("test_split", split)
         _keep_splits(config, {split}, spec.num_fewshot)
     elif task.hub:

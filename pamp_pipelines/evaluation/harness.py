@@ -19,6 +19,7 @@ from lm_eval.tasks import TaskManager
 
 from pamp_pipelines.corpus.grams import texts_in
 from pamp_pipelines.errors import InputError
+from pamp_pipelines.evaluation.bad_rows import explain
 from pamp_pipelines.evaluation.build import build_tasks, leaves
 from pamp_pipelines.evaluation.contamination import seen_in_training
 from pamp_pipelines.evaluation.groups import complete_groups
@@ -93,6 +94,9 @@ def evaluate_loaded(job: EvaluateJob, spec: EvaluationSpec, model: ScoredModel) 
             f"evaluation {spec.name!r}: a data set is not on this machine: {error}. Without a network, give the task "
             "its rows with `data`, or fetch the data set into the Hugging Face cache first."
         ) from error
+    except Exception as error:
+        explain(job, spec, error)
+        raise
     seconds = time.monotonic() - start
     samples: dict[str, list[dict[str, Any]]] = results.pop("samples")
     rows = score_rows(job, spec, model, tasks, results, samples, seconds)

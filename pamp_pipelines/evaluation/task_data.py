@@ -6,15 +6,20 @@ import contextlib
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow
 from datasets import Dataset
 
 from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.sources import data_set_folder, split_files
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""What may be half of a surrogate pair."""
 
 
 class Splits(dict[str, Dataset]):
@@ -25,14 +30,13 @@ class Splits(dict[str, Dataset]):
         return first.select([])
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSON-lines file, plain or gzipped.
+def numbered_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a JSON-lines file, plain or gzipped, with the numbers of their lines from 1.
 
     Raises:
-        InputError: names the line that is not a JSON object, or says that there is none.
+        InputError: names the line that is not a JSON object of Unicode text, or says that there is none.
     """
-    rows = []
-    number = 0
+    number = found = 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -41,19 +45,57 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise InputError(f"{path}:{number}: expected a JSON object, not {type(row).__name__}.")
-                rows.append(row)
+                if _SURROGATE.search(line):
+                    _check_text(row, f"{path}:{number}")
+                found += 1
+                yield number, row
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{number}: not JSON: {error}") from error
-    if not rows:
+    if not found:
         raise InputError(f"{path}: no rows, so there is nothing to score.")
-    return rows
+
+
+def _check_text(row: dict[str, Any], where: str) -> None:
+    """JSON can hold halves of surrogate pairs, which no file can be written with."""
+    for name, value in row.items():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{where}: {name!a} holds half of a surrogate pair ({error.object[error.start]!a}), which is "
+                "no text: correct or remove the row."
+            ) from None
+
+
+def data_set(files: Sequence[Path]) -> Dataset:
+    """All rows of files, in their order; a field that a row lacks is empty.
+
+    Raises:
+        InputError: see ``numbered_rows``; or a field has values of several types.
+    """
+    rows = [(file, number, row) for file in files for number, row in numbered_rows(file)]
+    try:
+        # datasets itself drops fields that the first row lacks.
+        empty = dict.fromkeys(name for *_, row in rows for name in row)
+        return Dataset.from_list([empty | row for *_, row in rows])
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        types: dict[str, type] = {}
+        for file, number, row in rows:
+            for name, value in row.items():
+                first = types.setdefault(name, type(value)) if value is not None else None
+                if first not in (None, type(value)):
+                    raise InputError(
+                        f"{file}:{number}: {name!r} is {type(value).__name__}, and {first.__name__} in rows before: a "
+                        "field of a task's data has one type."
+                    ) from error
+        raise InputError(f"{files[0]}: these rows are no table: {error}") from error
 
 
 def read_splits(folder: Path) -> Splits:
     """All splits of a data set's folder."""
-    return Splits({split: Dataset.from_list(read_rows(file)) for split, file in split_files(folder).items()})
+    return Splits({split: data_set([file]) for split, file in split_files(folder).items()})
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from pamp_pipelines.evaluation.groups import complete_groups
 from pamp_pipelines.evaluation.harness import evaluate_loaded
 from pamp_pipelines.evaluation.scores import COLUMNS
 from pamp_pipelines.evaluation.spec import Baseline, EvaluateJob, Predecessor, Subject, evaluation_spec
+from pamp_pipelines.evaluation.task_data import data_set
 from pamp_pipelines.evaluation.task_files import read_task, shipped_tasks
 from pamp_pipelines.evaluation.verdicts import extreme_scores, prompts_fit
 from pamp_pipelines.tokenization.indexed import IndexedWriter
@@ -424,6 +425,8 @@ def test_a_template_cannot_reach_the_interpreter(job, tmp_path):
         ("", "no rows"),
         ("[1]\n", "rows.jsonl:1: expected a JSON object"),
         ('{"text": "a"}\n{"te', "rows.jsonl:2: not JSON"),
+        ('{"text": "a"}\n\n{"text": "b\\ud800"}\n', r"rows.jsonl:3: 'text' holds half of a surrogate .*ud800"),
+        ('{"text": "a"}\n{"text": 5}\n', "rows.jsonl:2: 'text' is int, and str in rows before"),
     ],
 )
 def test_bad_rows_are_named(job, tmp_path, content, message):
@@ -431,6 +434,41 @@ def test_bad_rows_are_named(job, tmp_path, content, message):
     (tmp_path / "rows.jsonl").write_text(content)
     with pytest.raises(InputError, match=message):
         run(asked, Scripted())
+
+
+GOOD = {"problem": "p", "solution": r"\boxed{1}"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"problem": 5}], r":1: .*cannot use this row: KeyError: 'solution'. It has the fields problem \(int\)"),
+        ([GOOD, {"problem": "p"}], r":2: .*cannot use this row: AttributeError.* the fields problem \(str\);"),
+        ([GOOD, {"problem": "p", "solution": None}], r":2: .*AttributeError.*problem \(str\), solution \(NoneType\);"),
+    ],
+)
+def test_a_row_that_a_task_cannot_use_is_named(job, rows, message):
+    with pytest.raises(InputError, match=rf"rows.jsonl{message}"):
+        run(job("minerva_math_rows", rows), Scripted())
+
+
+def test_an_error_that_is_no_rows_stays_what_it_is(job):
+    def broken(_):
+        raise KeyError("the model's own")
+
+    with pytest.raises(KeyError, match="the model's own"):
+        run(job("heldout_perplexity", [{"text": "a"}] * 3), Scripted(likelihood=broken))
+
+
+def test_a_pair_of_surrogates_is_text(job):
+    (data,) = job("heldout_perplexity", [{"text": "a \U0001f600"}]).evaluations[0].tasks[0].data
+    assert "ud83d" in data.read_text()
+    assert data_set([data])[0]["text"] == "a \U0001f600"
+
+
+def test_a_field_that_the_first_row_lacks_is_kept(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"a": "1"}\n{"b": "2"}\n')
+    assert list(data_set([tmp_path / "rows.jsonl"])) == [{"a": "1", "b": None}, {"a": None, "b": "2"}]
 
 
 @pytest.mark.slow

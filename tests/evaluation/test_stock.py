@@ -13,7 +13,7 @@ from pamp_pipelines.errors import InputError
 from pamp_pipelines.evaluation.build import build_tasks, leaves
 from pamp_pipelines.evaluation.spec import EvaluateJob, Subject, evaluation_spec
 from pamp_pipelines.evaluation.stock import data_sets, find_stock
-from pamp_pipelines.evaluation.task_data import read_rows
+from pamp_pipelines.evaluation.task_data import numbered_rows
 
 ROWS = {
     "openai/gsm8k/main/test": {"question": "1 + 1?", "answer": "It is 2. #### 2"},
@@ -149,10 +149,10 @@ def test_gzipped_rows(tmp_path):
 
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.write('{"a": 1}\n')
-    assert read_rows(tmp_path / "rows.jsonl.gz") == [{"a": 1}]
+    assert list(numbered_rows(tmp_path / "rows.jsonl.gz")) == [(1, {"a": 1})]
     (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8bhalf")
     with pytest.raises(InputError, match="cannot be read"):
-        read_rows(tmp_path / "broken.jsonl.gz")
+        list(numbered_rows(tmp_path / "broken.jsonl.gz"))
 
 
 def test_a_source_of_the_hub_takes_the_place_of_the_tasks_own(tmp_path, asked, monkeypatch):
