@@ -162,7 +162,7 @@ def test_a_damaged_record_without_its_checkpoint_says_what_to_do(bench):
         bench.train(job)
     (job.run_dir / "kept/0000005.json").write_text("{")
     shutil.rmtree(job.checkpoints_dir / "iter_0000005")
-    with pytest.raises(InputError, match=r"0000005.json: not a readable manifest .* a copy\. .* delete the record"):
+    with pytest.raises(InputError, match=r"0000005.json: not a readable manifest .* a copy\. .* it can be deleted"):
         bench.train(job)
 
 
