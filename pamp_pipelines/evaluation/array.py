@@ -62,7 +62,7 @@ def evaluate_many(
     """
     if profile.launcher == "local":
         raise InputError("an array needs a profile of a cluster (`launcher: slurm` or `kubernetes`)")
-    with locks(jobs):
+    with locks(jobs, on_event):
         todo = [left for job in jobs if (left := unscored(job, on_event)) is not None]
         if todo:
             with leases(todo):

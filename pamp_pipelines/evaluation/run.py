@@ -45,7 +45,7 @@ def evaluate(job: EvaluateJob, on_event: OnEvent = ignore) -> list[Artifact]:
         InputError: a model, task or file is wrong.
         WorkerFailed: the worker ended badly; its message holds the reason and the last lines of its log.
     """
-    with locks([job]):
+    with locks([job], on_event):
         if todo := unscored(job, on_event):
             with leases([todo]):
                 _run(todo, on_event)
@@ -155,7 +155,7 @@ def _publish(job: EvaluateJob, spec: EvaluationSpec) -> None:
 
 
 @contextlib.contextmanager
-def locks(jobs: Iterable[EvaluateJob]) -> Iterator[None]:
+def locks(jobs: Iterable[EvaluateJob], on_event: OnEvent) -> Iterator[None]:
     """Hold the right to build every output, taken in one order so that two callers cannot wait for each other.
 
     Raises:
@@ -173,7 +173,7 @@ def locks(jobs: Iterable[EvaluateJob]) -> Iterator[None]:
         raise InputError(f"{again[0]}: two of the jobs write their scores here; give each model once.")
     with contextlib.ExitStack() as stack:
         for output in outputs:
-            stack.enter_context(lock(output))
+            stack.enter_context(lock(output, on_event))
         yield
 
 
