@@ -13,7 +13,7 @@ from dagster._core.errors import DagsterInvalidConfigError
 from sqlalchemy.exc import DatabaseError
 
 from pamp_pipelines.errors import InputError
-from pamp_pipelines.orchestration.outage import is_outage
+from pamp_pipelines.orchestration.outage import is_outage, origins
 
 _HEADER = b"SQLite format 3\0"
 """Of every SQLite file that holds anything (sqlite.org/fileformat.html)."""
@@ -84,13 +84,12 @@ def telling_damage(home: Path) -> Iterator[None]:
         ) from error
 
 
-def _damage(error: BaseException | None) -> str | None:
+def _damage(error: BaseException) -> str | None:
     """SQLite's words, where an error comes from a damaged file."""
-    while error is not None:
-        if isinstance(error, DatabaseError) and isinstance(error.orig, sqlite3.DatabaseError):
-            said = str(error.orig)
+    for one in origins(error):
+        if isinstance(one, DatabaseError) and isinstance(one.orig, sqlite3.DatabaseError):
+            said = str(one.orig)
             return said if any(words in said for words in _DAMAGED) else None
-        error = error.__cause__ or error.__context__
     return None
 
 

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -14,13 +14,21 @@ LONGEST_S = 600.0
 """Seconds that the end of a stage waits for the database before its run fails."""
 
 
+def origins(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from, each once: a stage's own error is raised from the failure that was made of it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def is_outage(error: BaseException | None) -> bool:
     """Whether an error, or what it came from, is one of the database."""
-    while error is not None:
-        if isinstance(error, SQLAlchemyError) or type(error).__module__.startswith("dagster_postgres"):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        isinstance(one, SQLAlchemyError) or type(one).__module__.startswith("dagster_postgres")
+        for one in origins(error)
+    )
 
 
 class Deferred:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from pamp_pipelines.orchestration.outage import AGAIN_S, LONGEST_S, Deferred, is_outage
+from pamp_pipelines.orchestration.outage import AGAIN_S, LONGEST_S, Deferred, is_outage, origins
 
 
 class Database:
@@ -75,3 +75,10 @@ def test_other_errors_are_not_held_back(deferred: Deferred) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         deferred(wrong)
     deferred.finish()
+
+
+def test_a_failure_and_the_error_that_was_made_of_it_again_have_an_end() -> None:
+    first, second = ValueError(), RuntimeError()
+    first.__cause__, second.__context__ = second, first
+    assert list(origins(first)) == [first, second]
+    assert not is_outage(first)
