@@ -3,6 +3,8 @@
 import time
 
 import dagster as dg
+from dagster._core.definitions.data_version import extract_data_version_from_entry
+from dagster._core.execution.context.system import StepExecutionContext
 
 from pamp_pipelines.declarations.catalog import Catalog
 from pamp_pipelines.declarations.data_version import declaration_hash
@@ -10,10 +12,10 @@ from pamp_pipelines.errors import PampError
 from pamp_pipelines.lake.artifact import Artifact
 from pamp_pipelines.lake.recorded import Recorded, write_recorded
 from pamp_pipelines.lake.store import Lake
-from pamp_pipelines.orchestration.declarations import ASSETS, declared_of, observe
+from pamp_pipelines.orchestration.declarations import ASSETS, declared_of, observe, reports
 from pamp_pipelines.orchestration.outage import is_outage
 from pamp_pipelines.orchestration.resources import ProjectResource
-from pamp_pipelines.orchestration.versions import asset_key, observed_version
+from pamp_pipelines.orchestration.versions import asset_key
 
 READS = {
     "raw_corpus": ("corpus",),
@@ -68,18 +70,32 @@ def _stamp(context: dg.AssetExecutionContext, pamp: ProjectResource, declaration
     """Let Dagster's provenance name the declarations that the step has read.
 
     It has looked them up as the step began, and knows an edit only when the sensor has seen it, seconds later: a launch
-    in between would be shown as stale, though made of what is declared. What was edited again since is left as it is:
-    the partition is stale then. So it is while the database is away, which must not end a training.
+    in between would be shown as stale, though made of what is declared. While the database is away it stays so: that
+    must not end a training.
     """
-    read = [(dg.AssetKey(asset), *item) for asset, versions in declarations.items() for item in versions.items()]
-    instance = context.instance
+    read = {(dg.AssetKey(asset), name): v for asset, versions in declarations.items() for name, v in versions.items()}
+    step, instance = context.op_execution_context.get_step_execution_context(), context.instance
     try:
-        if any(observed_version(instance, key, name) != version for key, name, version in read):
-            on_disk = ProjectResource(root=pamp.root).catalog
-            observe(instance, on_disk, instance.report_runless_asset_event)
-        for key, name, version in read:
-            if observed_version(instance, key, name) == version:
-                context.op_execution_context.get_step_execution_context().wipe_input_asset_version_info(key)
+        missed = {one for one, version in read.items() if _looked_up(step, *one) != version}
+        for kind, name, declared in declared_of(pamp.catalog):
+            if (dg.AssetKey(ASSETS[kind]), name) in missed:
+                for report in reports(pamp.catalog, kind, name, declared):
+                    instance.report_runless_asset_event(report)
+        for key, _ in missed:
+            step.wipe_input_asset_version_info(key)
+            step.maybe_fetch_and_get_input_asset_version_info(key)
+        if missed:  # and what was edited again since
+            observe(instance, ProjectResource(root=pamp.root).catalog, instance.report_runless_asset_event)
     except Exception as error:
         if not is_outage(error):
             raise
+
+
+def _looked_up(step: StepExecutionContext, key: dg.AssetKey, name: str) -> str | None:
+    """Data version that the step's provenance stands for: the partition's last one up to the event that it names."""
+    found = step.maybe_fetch_and_get_input_asset_version_info(key)
+    if found is None or found.storage_id is None:
+        return None
+    record = step.instance.get_latest_data_version_record(key, True, name, before_cursor=found.storage_id + 1)
+    version = extract_data_version_from_entry(record.event_log_entry) if record else None
+    return version.value if version else None

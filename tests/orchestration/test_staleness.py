@@ -134,7 +134,7 @@ def test_a_launch_before_the_sensor_saw_an_edit_is_of_the_edited_declaration(
 ) -> None:
     tick(own_project, instance)
     plays = own_project.assets / "corpora/plays.yaml"
-    scan(own_project, instance, lambda: None)  # also: nothing changed
+    scan(own_project, instance, lambda: None)
     edit(plays, "fraction: 0.3", "fraction: 0.4")
     scan(own_project, instance, lambda: None)
     tick(own_project, instance)
@@ -144,6 +144,13 @@ def test_a_launch_before_the_sensor_saw_an_edit_is_of_the_edited_declaration(
     assert stale_plays(own_project, instance)
     # what is edited while the run reads the text was not read by it
     scan(own_project, instance, lambda: edit(plays, "fraction: 0.5", "fraction: 0.6"))
+    tick(own_project, instance)
+    assert stale_plays(own_project, instance)
+    scan(own_project, instance, lambda: None)
+    assert not stale_plays(own_project, instance)
+    # also where that brings back what the sensor had seen before the launch
+    edit(plays, "fraction: 0.6", "fraction: 0.7")
+    scan(own_project, instance, lambda: edit(plays, "fraction: 0.7", "fraction: 0.6"))
     tick(own_project, instance)
     assert stale_plays(own_project, instance)
 
