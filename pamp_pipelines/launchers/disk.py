@@ -23,7 +23,9 @@ def is_no_space(error: BaseException) -> bool:
     Libraries in Rust and C++ raise types of their own, with the system's words in their text.
     """
     one: BaseException | None = error
-    while one is not None:
+    seen: set[int] = set()  # causes can lead back to where they began
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
         if (isinstance(one, OSError) and one.errno in _NO_SPACE) or says_no_space([str(one)]):
             return True
         one = one.__cause__ or one.__context__

@@ -108,3 +108,9 @@ def test_causes_are_looked_at() -> None:
     assert is_no_space(error)
     assert not is_no_space(ValueError("space"))
     assert not is_full(Path("/nonexistent"))
+
+
+def test_causes_that_lead_back_have_an_end() -> None:
+    first, second = ValueError("first"), RuntimeError("second")
+    first.__cause__, second.__context__ = second, first
+    assert not is_no_space(first)
