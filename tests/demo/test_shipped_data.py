@@ -6,10 +6,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pamp_pipelines.evaluation.task_data import read_rows
+from pamp_pipelines.evaluation.task_data import numbered_rows
 
 DATA = Path(__file__).parents[2] / "data"
-TEXTS = [row["text"] for file in sorted((DATA / "corpora/shakespeare").glob("*.jsonl")) for row in read_rows(file)]
+TEXTS = [
+    row["text"] for file in sorted((DATA / "corpora/shakespeare").glob("*.jsonl")) for _, row in numbered_rows(file)
+]
 
 
 def test_the_corpus_is_as_described():
@@ -32,7 +34,7 @@ def test_the_tokenizer_keeps_every_text_and_adds_nothing():
 
 
 def test_sums_are_right():
-    rows = read_rows(DATA / "arithmetic/add1.jsonl")
+    rows = [row for _, row in numbered_rows(DATA / "arithmetic/add1.jsonl")]
     assert len({row["problem"] for row in rows}) == len(rows) == 96
     for row in rows:
         a, b = map(int, row["problem"].removeprefix("What is ").removesuffix("?").split(" + "))
