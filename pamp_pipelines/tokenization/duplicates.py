@@ -96,9 +96,12 @@ def _column(path: Path, columns: int, column: int) -> npt.NDArray[np.uint64]:
     width = columns * DIGEST // 8
     at_once = max(1, _READ_BYTES // (columns * DIGEST)) * width
     blocks = [np.empty((0, DIGEST // 8), "<u8")]
+    left = path.stat().st_size // 8
     with path.open("rb") as stream:
-        while len(block := np.fromfile(stream, "<u8", at_once)):
+        # numpy.fromfile takes the memory of all that is asked for, however little there is
+        while len(block := np.fromfile(stream, "<u8", min(at_once, left))):
             blocks.append(block.reshape(-1, columns, DIGEST // 8)[:, column].copy())
+            left -= len(block)
     return np.concatenate(blocks)
 
 
