@@ -21,6 +21,7 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.execution.step_dependency_config import StepDependencyConfig
 from dagster._core.executor.in_process import InProcessExecutor
 
+from pamp_pipelines.orchestration.ended import run_status
 from pamp_pipelines.orchestration.leftovers import process_tags
 from pamp_pipelines.orchestration.origin import adopt
 from pamp_pipelines.orchestration.pools import WaitingSlots
@@ -59,8 +60,12 @@ class WaitingExecutor(InProcessExecutor):
 
 
 def _steps(job_context: PlanExecutionContext, execution_plan: ExecutionPlan) -> Iterator[dg.DagsterEvent]:
-    with WaitingSlots(job_context.instance, job_context.dagster_run) as slots:
+    instance, run = job_context.instance, job_context.dagster_run
+    with WaitingSlots(instance, run) as slots:
         yield from inner_plan_execution_iterator(job_context, execution_plan, slots)
+    # "Force termination" says so before the step has ended; a step that then fails would make the run a failed one
+    if run_status(instance, run.run_id) is dg.DagsterRunStatus.CANCELED:
+        raise dg.DagsterExecutionInterruptedError("the run was canceled while its step ended")
 
 
 @dg.executor(name="in_process", config_schema=IN_PROC_CONFIG)
