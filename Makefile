@@ -13,7 +13,8 @@ export PAMP_PROJECT = $(CURDIR)
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
-# Two processes, a file of tests in one of them: the expensive fixtures of a file are made once.
+# Two processes, a file of tests in one of them: the expensive fixtures of a file are made once. Of the slow ones a file
+# of few tests may be the longest: they keep the order of the folders, in which the end-to-end tests come early.
 SPREAD := -n 2 --dist loadfile
 
 .PHONY: help setup wheelhouse demo test test-fast test-slurm lint dev lock clean
@@ -67,7 +68,7 @@ demo: $(STAMP)  ## Materialise the whole chain on real input and print the leade
 
 test: $(STAMP) lint  ## All tests, quick ones first
 	@$(BIN)/pytest -q -m "not slow and not system" $(SPREAD)
-	$(BIN)/pytest -q -m "slow or system" $(SPREAD)
+	$(BIN)/pytest -q -m "slow or system" $(SPREAD) --no-loadscope-reorder
 
 test-slurm: $(STAMP)  ## Slurm for real: two nodes of a cluster that the tests start
 	@$(BIN)/pytest -q -m system tests/system
