@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pamp_pipelines.declarations.training_config import Checkpointing, Dropout, Optimizer, Parallelism, Validation
 from pamp_pipelines.evaluation.scores import COLUMNS, SAMPLES, SCORES, write_scores
 from pamp_pipelines.evaluation.values import VALUES, contributions, write_values
 from pamp_pipelines.lake.artifact import Artifact
@@ -19,7 +18,7 @@ from pamp_pipelines.lake.producer import producer
 from pamp_pipelines.lake.publish import publish
 from pamp_pipelines.lake.store import CheckpointKey, Lake
 from pamp_pipelines.project import Project
-from pamp_pipelines.training.job import HeldOutShards, TrainJob, WeightedShards
+from tests.train_jobs import plain_train_job
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -78,32 +77,13 @@ class LakeBuilder:
         return self.artifact("hf_export", self.lake.export_dir(key), [ref], step=key.step)
 
     def training_job(self, key: CheckpointKey, run: Path, shards: Path) -> None:
-        job = TrainJob(
+        job = plain_train_job(
+            run.absolute(),
             name=str(key),
-            run_dir=run.absolute(),
-            hf_config={},
-            template_dir=run.absolute(),
-            pretrained_checkpoint=None,
-            vocab_size=100,
-            eod_id=0,
-            train=(WeightedShards(prefix=shards.absolute() / "train", weight=1.0),),
-            heldout=(HeldOutShards(corpus="poems", prefix=shards.absolute() / "heldout"),),
+            train=[{"prefix": shards.absolute() / "train", "weight": 1.0}],
+            heldout=[{"corpus": "poems", "prefix": shards.absolute() / "heldout"}],
             sequence_length=64,
             iterations=100,
-            global_batch_size=4,
-            micro_batch_size=4,
-            optimizer=Optimizer(lr=1e-3, min_lr=1e-4),
-            dropout=Dropout(),
-            precision="fp32",
-            parallelism=Parallelism(),
-            recompute="none",
-            checkpoint=Checkpointing(interval=100),
-            validation=Validation(interval=100),
-            seed=1,
-            data_seed=1,
-            determinism="exact",
-            log_interval=1,
-            world_size=1,
         )
         write_text(run / "job.json", job.model_dump_json())
 

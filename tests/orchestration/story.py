@@ -13,7 +13,6 @@ import dagster as dg
 import yaml
 
 from pamp_pipelines.declarations.catalog import load_catalog
-from pamp_pipelines.declarations.training_config import Checkpointing, Dropout, Optimizer, Parallelism, Validation
 from pamp_pipelines.evaluation.scores import COLUMNS, SCORES, write_scores
 from pamp_pipelines.lake.artifact import Artifact, find
 from pamp_pipelines.lake.atomic import write_text
@@ -30,8 +29,8 @@ from pamp_pipelines.orchestration.instance import open_instance
 from pamp_pipelines.orchestration.metadata import result
 from pamp_pipelines.orchestration.resources import ProjectResource
 from pamp_pipelines.project import Project
-from pamp_pipelines.training.job import TrainJob, WeightedShards
 from pamp_pipelines.training.kept import read_record
+from tests.train_jobs import plain_train_job
 
 
 @dataclass
@@ -173,7 +172,7 @@ def _fill(folder: Path, stage: str, word: str) -> None:
         case "raw_corpus":
             (folder / "sample.jsonl").write_text(f'{{"text": "{word}"}}\n')
         case "pretrained_checkpoint":
-            write_text(folder / "job.json", _job(folder).model_dump_json())
+            write_text(folder / "job.json", plain_train_job(folder, iterations=3).model_dump_json())
             (folder / "metrics.jsonl").write_text(
                 "".join(f'{{"iteration": {n}, "loss": {9 - n}}}\n' for n in (1, 2, 3))
             )
@@ -182,33 +181,3 @@ def _fill(folder: Path, stage: str, word: str) -> None:
             write_scores(folder / SCORES, [row])
         case "leaderboard":
             (folder / "leaderboard.csv").write_text(f"model,version,step,tokens_seen,e/t/acc\n{word},,,1,0.5\n")
-
-
-def _job(folder: Path) -> TrainJob:
-    return TrainJob(
-        name="job",
-        run_dir=folder,
-        hf_config={},
-        template_dir=folder,
-        vocab_size=100,
-        eod_id=0,
-        pretrained_checkpoint=None,
-        train=(WeightedShards(prefix=folder / "train", weight=1.0),),
-        heldout=(),
-        sequence_length=64,
-        iterations=3,
-        global_batch_size=4,
-        micro_batch_size=4,
-        optimizer=Optimizer(lr=1e-3, min_lr=1e-4),
-        dropout=Dropout(),
-        precision="fp32",
-        parallelism=Parallelism(),
-        recompute="none",
-        checkpoint=Checkpointing(interval=100),
-        validation=Validation(interval=100),
-        seed=1,
-        data_seed=1,
-        determinism="exact",
-        log_interval=1,
-        world_size=1,
-    )

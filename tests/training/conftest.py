@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pamp_pipelines.training.job import TrainJob
+from tests.train_jobs import plain_train_job
 
 
 @pytest.fixture
@@ -16,41 +17,6 @@ def make_job(tmp_path: Path) -> Callable[..., TrainJob]:
     """Makes a job of a two-layer Llama; keyword arguments replace fields."""
 
     def make(**changes: Any) -> TrainJob:
-        fields: dict[str, Any] = {
-            "name": "m/c/v0001",
-            "run_dir": tmp_path,
-            "hf_config": {
-                "architectures": ["LlamaForCausalLM"],
-                "hidden_size": 8,
-                "intermediate_size": 16,
-                "num_attention_heads": 2,
-                "num_hidden_layers": 2,
-                "num_key_value_heads": 1,
-                "tie_word_embeddings": True,
-                "vocab_size": 128,
-            },
-            "template_dir": tmp_path,
-            "pretrained_checkpoint": None,
-            "vocab_size": 128,
-            "eod_id": 0,
-            "train": [{"prefix": tmp_path / "a", "weight": 1.0}],
-            "sequence_length": 16,
-            "iterations": 10,
-            "global_batch_size": 4,
-            "micro_batch_size": 1,
-            "optimizer": {"lr": 1.0},
-            "dropout": {},
-            "precision": "fp32",
-            "parallelism": {},
-            "recompute": "none",
-            "checkpoint": {"interval": 5},
-            "validation": {"interval": 5},
-            "seed": 1,
-            "data_seed": 1,
-            "determinism": "exact",
-            "log_interval": 1,
-            "world_size": 1,
-        }
-        return TrainJob.model_validate(fields | changes)
+        return plain_train_job(tmp_path, **changes)
 
     return make
